@@ -10,7 +10,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from functools import partial
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 import numpy as np
 
@@ -43,25 +43,25 @@ if TYPE_CHECKING:
     from xbridge.testing._source import Recipe
 
 
-class Contract(NamedTuple):
-    """The promises of a function, as the keywords of `assert_contract` name them."""
+class Contract(TypedDict, total=False):
+    """The promises of a function: keywords of `assert_contract`, with its defaults for those left out."""
 
-    dtype: str | None = None
-    shape: Literal["kept"] | Callable[..., tuple[int, ...]] | None = None
-    device: Literal["kept"] | None = None
-    aliases: bool | None = None
-    ulp: float | None = None
-    nan: Literal["propagates", "ignored"] | None = None
-    overflow: bool | None = None
-    batched: bool = False
-    lazy: bool = False
-    differentiable: bool = False
-    reference: Callable[..., Any] | None = None
-    layouts: bool = True
-    empty: bool = True
-    repeatable: bool = True
-    threads: bool = True
-    raises: type[Exception] | tuple[type[Exception], ...] = ()
+    dtype: str | None
+    shape: Literal["kept"] | Callable[..., tuple[int, ...]] | None
+    device: Literal["kept"] | None
+    aliases: bool | None
+    ulp: float | None
+    nan: Literal["propagates", "ignored"] | None
+    overflow: bool | None
+    batched: bool
+    lazy: bool
+    differentiable: bool
+    reference: Callable[..., Any] | None
+    layouts: bool
+    empty: bool
+    repeatable: bool
+    threads: bool
+    raises: type[Exception] | tuple[type[Exception], ...]
 
 
 def assert_contract(  # noqa: PLR0913 -- independent promises
@@ -194,11 +194,14 @@ def assert_contract(  # noqa: PLR0913 -- independent promises
     assert not np.shares_memory(result, a)
     """
     __tracebackhide__ = True
-    promises = {name: value for name, value in locals().items() if name in Contract._fields}
+    promises: Any = {name: value for name, value in locals().items() if name in PROMISES}
     for word, value in kwargs.items():
-        if get_close_matches(word, Contract._fields, 1) and not _takes(f, word):
+        if get_close_matches(word, PROMISES, 1) and not _takes(f, word):
             raise explain_unknown(word, value)
-    hold(f, args, kwargs, Contract(**promises))
+    hold(f, args, kwargs, promises)
+
+
+PROMISES = (*Contract.__annotations__,)
 
 
 def hold(
@@ -214,7 +217,7 @@ def hold(
     The further calls are in groups; `choose` picks some of them by their names.
     """
     __tracebackhide__ = True
-    check_promises(promised)
+    promised = read_contract(promised)
     given: list[Array] = []
     state, settings = ReachableState(f), Settings()
     call = Call.of(f, args, kwargs, None, {}, given)._replace(
@@ -222,12 +225,12 @@ def hold(
     )
     groups = _groups(call, promised, state, settings, is_over)
     chosen = choose([*groups]) if groups else []
-    if not promised.empty and any(one.values.size == 0 for one in call.recipes()):
+    if not promised["empty"] and any(one.values.size == 0 for one in call.recipes()):
         return True
     broken = None
     try:
         first = outcome(partial(f, *args, **kwargs))
-        if isinstance(first.error, promised.raises):
+        if isinstance(first.error, promised["raises"]):
             return True
         trials = (trial for name in chosen for trial in groups[name]())
         broken = (found := _break(call, given, first, promised)) and (call, found)
@@ -246,8 +249,8 @@ def hold(
 
 def explain_unknown(word: str, value: object) -> CallError:
     """Return the error for a keyword that is no promise, with the promise that is meant."""
-    near = get_close_matches(word, Contract._fields, 1)
-    reason = f"the promises are {', '.join(Contract._fields)}"
+    near = get_close_matches(word, PROMISES, 1)
+    reason = f"the promises are {', '.join(PROMISES)}"
     return CallError.build(f"hold a function to {word}", reason, f"{near[0]}={value!r}" if near else "ulp=4")
 
 
@@ -260,24 +263,26 @@ def _takes(f: Callable[..., Any], word: str) -> bool:
     return word in parameters or any(one.kind is Parameter.VAR_KEYWORD for one in parameters.values())
 
 
-def check_promises(promised: Contract) -> None:
-    """Raise if the word for a dtype is not a promise, or the error by which arguments are refused is none."""
-    if promised.dtype not in (None, "kept", "kind", *DTYPES):
+def read_contract(promises: Contract) -> Contract:
+    """Return a contract with all promises; raise if a word is none, or what `raises` names is no error."""
+    promised = cast("Contract", {**(assert_contract.__kwdefaults__ or {}), **promises})
+    if promised["dtype"] not in (None, "kept", "kind", *DTYPES):
         reason = "it is 'kept', 'kind' or the name of a dtype"
-        raise OptionError.build(f"hold a function to dtype={promised.dtype!r}", reason, "dtype='kept'")
+        raise OptionError.build(f"hold a function to dtype={promised['dtype']!r}", reason, "dtype='kept'")
     for word, given, known in (
-        ("shape", None if callable(promised.shape) else promised.shape, ["kept"]),
-        ("device", promised.device, ["kept"]),
-        ("nan", promised.nan, ["propagates", "ignored"]),
+        ("shape", None if callable(promised["shape"]) else promised["shape"], ["kept"]),
+        ("device", promised["device"], ["kept"]),
+        ("nan", promised["nan"], ["propagates", "ignored"]),
     ):
         if given not in (None, *known):
             reason = f"it is {' or '.join(map(repr, known))}"
             raise OptionError.build(f"hold a function to {word}={given!r}", reason, f"{word}={known[0]!r}")
-    raises: Any = promised.raises
+    raises: Any = promised["raises"]
     for one in raises if isinstance(raises, tuple) else (raises,):
         if not (isinstance(one, type) and issubclass(one, Exception)):
             reason = "it is an exception class, or a tuple of them"
             raise OptionError.build(f"hold a function to raises={raises!r}", reason, "raises=ValueError")
+    return promised
 
 
 def _groups(
@@ -288,47 +293,45 @@ def _groups(
     The names depend on the function, its library and its promises alone, so that a test can draw one.
     """
     library = call.promise.backend
-    is_known = promised.repeatable
-    is_threaded = is_known and promised.threads and not state.is_empty
+    is_known = promised["repeatable"]
+    is_threaded = is_known and promised["threads"] and not state.is_empty
+    shares_nothing = partial(_judge_result, promised=read_contract({"aliases": False, "raises": Exception}))
     wanted: dict[str, tuple[object, Callable[[], Iterator[Call]]]] = {
         "earlier calls": (is_known, partial(_earlier_calls.repetitions, call, state)),
         "written arrays": (is_known, partial(_earlier_calls.writes, call, state, settings)),
-        "aliases": (promised.aliases is False, partial(_in_other_dtypes, call)),
-        "reference": (promised.reference is not None, partial(_with_reference, call, promised)),
-        "precision": (promised.ulp is not None, partial(_in_float64, call, promised)),
-        "NaN": (
-            promised.nan is not None,
-            partial(_values_promised.with_nan, call, promised.nan, promised.raises),
+        "aliases": (
+            promised["aliases"] is False,
+            lambda: (one._replace(by=shares_nothing) for one in retyped(call)),
         ),
-        "integers": (promised.overflow is False, partial(_values_promised.in_int64, call)),
-        "examples": (promised.batched, partial(_values_promised.examples, call)),
-        "default device": (promised.device is not None, partial(_values_promised.on_meta_device, call)),
-        "lazy": (promised.lazy and library in _derived.LAZY, lambda: iter([_derived.as_lazy(call)])),
+        "reference": (
+            promised["reference"] is not None,
+            lambda: iter([call._replace(reference=promised["reference"], options={"dtype": "any"}, by=None)]),
+        ),
+        "precision": (promised["ulp"] is not None, partial(_in_float64, call, promised)),
+        "NaN": (
+            promised["nan"] is not None,
+            partial(_values_promised.with_nan, call, promised["nan"], promised["raises"]),
+        ),
+        "integers": (promised["overflow"] is False, partial(_values_promised.in_int64, call)),
+        "examples": (promised["batched"], partial(_values_promised.examples, call)),
+        "default device": (promised["device"] is not None, partial(_values_promised.on_meta_device, call)),
+        "lazy": (promised["lazy"] and library in _derived.LAZY, lambda: iter([_derived.as_lazy(call)])),
         "gradient": (
-            promised.differentiable and library in _derived.GRADIENTS,
+            promised["differentiable"] and library in _derived.GRADIENTS,
             partial(_differentiated, call),
         ),
-        "layouts": (promised.layouts, partial(_relaid, call, promised)),
-        "empty": (promised.empty, partial(_emptied, call, promised)),
+        "layouts": (promised["layouts"], partial(_relaid, call, promised)),
+        "empty": (promised["empty"], partial(_emptied, call, promised)),
         "threads": (is_threaded, partial(_earlier_calls.races, call, state, is_over)),
     }
     return {name: trials for name, (is_wanted, trials) in wanted.items() if is_wanted}
 
 
-def _in_other_dtypes(call: Call) -> Iterator[Call]:
-    by = partial(_judge_result, promised=Contract(aliases=False, raises=Exception))
-    yield from (one._replace(by=by) for one in retyped(call))
-
-
-def _with_reference(call: Call, promised: Contract) -> Iterator[Call]:
-    yield call._replace(reference=promised.reference, options={"dtype": "any"}, by=None)
-
-
 def _in_float64(call: Call, promised: Contract) -> Iterator[Call]:
-    if promised.ulp is not None and any(is_inexact(one.dtype) for one in call.recipes()):
+    if promised["ulp"] is not None and any(is_inexact(one.dtype) for one in call.recipes()):
         small = call.map(narrow)
-        yield small._replace(by=partial(judge_accuracy, ulp=promised.ulp))
-        yield small.map(shrink)._replace(by=partial(judge_accuracy, ulp=promised.ulp, is_first=False))
+        yield small._replace(by=partial(judge_accuracy, ulp=promised["ulp"]))
+        yield small.map(shrink)._replace(by=partial(judge_accuracy, ulp=promised["ulp"], is_first=False))
 
 
 def _differentiated(call: Call) -> Iterator[Call]:
@@ -349,11 +352,11 @@ def _judge_result(call: Call, *, promised: Contract) -> Difference | None:
 def _break(call: Call, arrays: list[Array], made: Outcome, promised: Contract) -> Difference | None:
     """Return the first promise that the result of a call breaks."""
     if made.error is not None:
-        return None if isinstance(made.error, promised.raises) else describe_error(made.error)
+        return None if isinstance(made.error, promised["raises"]) else describe_error(made.error)
     if changed := call.changed(arrays):
         return changed
     for path, part in parts(made.result):
-        if promised.dtype is not None and type(part) in (float, complex):
+        if promised["dtype"] is not None and type(part) in (float, complex):
             name = type(part).__name__
             said = f"result{path} is a Python {name}, which has no dtype"
             return Difference("dtype", said, path, f"assert not isinstance({{part}}, {name})")
@@ -365,12 +368,12 @@ def _break(call: Call, arrays: list[Array], made: Outcome, promised: Contract) -
         found = (
             None if isinstance(part, np.generic) else find_foreign(backend.name, info.device, call.promise)
         )
-        if promised.dtype is not None:
-            found = found or _break_dtype(call, info.dtype, promised.dtype)
-        if promised.shape is not None:
-            found = found or _break_shape(call, tuple(info.shape), promised.shape)
-        if promised.aliases is not None and not backend.assumes_immutable:
-            found = found or _break_aliases(call, arrays, x, aliases=promised.aliases)
+        if promised["dtype"] is not None:
+            found = found or _break_dtype(call, info.dtype, promised["dtype"])
+        if promised["shape"] is not None:
+            found = found or _break_shape(call, tuple(info.shape), promised["shape"])
+        if promised["aliases"] is not None and not backend.assumes_immutable:
+            found = found or _break_aliases(call, arrays, x, aliases=promised["aliases"])
         if found:
             return found._replace(path=path, message=found.message.replace("result", f"result{path}", 1))
     return None
@@ -426,7 +429,7 @@ def _relaid(call: Call, promised: Contract) -> Iterator[Call]:
     """Yield the call in every layout: that of all arrays that have it, and of each alone."""
     call = call._replace(options={"beside": "for plain arrays", "warnings": False})  # as of a slower layout
     recipes = [one._replace(properties=()) for one in call.recipes()]
-    alone = promised._replace(aliases=promised.aliases and None)
+    alone: Contract = {**promised, "aliases": promised["aliases"] and None}
     left_out = {*ON_REQUEST, *excluded()}
     for name in dict.fromkeys(word for one in recipes for word in properties_of(one.backend)):
         relaid = (
@@ -464,7 +467,15 @@ def _judge_layout(call: Call, *, promised: Contract) -> Difference | None:
 
 def _depends_on_last_bits(call: Call, made: Outcome) -> bool:
     """Return True if other last bits of the arguments change the result as much as a fault does."""
-    return any(compare(call.nudged(sign).run(), made, call.promise) is not None for sign in (1, -1))
+
+    def nudge(one: Recipe, sign: int) -> Recipe:
+        if one.values.dtype.kind != "f":
+            return one
+        steps = 4 * sign * np.resize((1, -1, -1, 1, 1), one.values.shape) * np.finfo(one.values.dtype).eps
+        return one._replace(values=(one.values * (1 + steps)).astype(one.values.dtype))
+
+    nudged = (call.map(partial(nudge, sign=sign)) for sign in (1, -1))
+    return any(compare(one.run(), made, call.promise) is not None for one in nudged)
 
 
 def _emptied(call: Call, promised: Contract) -> Iterator[Call]:
@@ -481,8 +492,8 @@ def _emptied(call: Call, promised: Contract) -> Iterator[Call]:
             kept = tuple(slice(0 if (n, axis) in cut else None) for axis in range(one.values.ndim))
             yield one.with_values(one.values[kept])
 
-    errors = promised.raises if isinstance(promised.raises, tuple) else (promised.raises,)
-    by = partial(_judge_result, promised=promised._replace(raises=(*errors, ValueError)))  # as NumPy's `max`
+    errors = promised["raises"] if isinstance(promised["raises"], tuple) else (promised["raises"],)
+    by = partial(_judge_result, promised={**promised, "raises": (*errors, ValueError)})  # as NumPy's `max`
     ways = [(n, axis) for n, axis in alike if axis == 0], axes[:1], alike
     together, *others = (call.fill(clear(way))._replace(by=by) for way in ways)
     yield together._replace(by=partial(_judge_empty, judge=by, others=others))

@@ -7,39 +7,19 @@ from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any, cast
 
 from xbridge.errors import CallError, MissingLibraryError
-from xbridge.testing._contract import Contract, check_promises, explain_unknown, hold
+from xbridge.testing._contract import PROMISES, Contract, explain_unknown, hold, read_contract
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Literal, TypeAlias, TypedDict, Unpack
+    from typing import TypeAlias, Unpack
 
     from hypothesis import strategies as st
 
     Inputs: TypeAlias = "st.SearchStrategy[Any] | Callable[[str], st.SearchStrategy[Any]]"
 
-    class Promises(TypedDict, total=False):
-        """The promises of `assert_contract`."""
-
-        dtype: str | None
-        shape: Literal["kept"] | Callable[..., tuple[int, ...]] | None
-        device: Literal["kept"] | None
-        aliases: bool | None
-        ulp: float | None
-        nan: Literal["propagates", "ignored"] | None
-        overflow: bool | None
-        batched: bool
-        lazy: bool
-        differentiable: bool
-        reference: Callable[..., Any] | None
-        layouts: bool
-        empty: bool
-        repeatable: bool
-        threads: bool
-        raises: type[Exception] | tuple[type[Exception], ...]
-
 
 def contract(
-    *inputs: Inputs, **promises: Unpack[Promises]
+    *inputs: Inputs, **promises: Unpack[Contract]
 ) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Make a Hypothesis test that checks the promises of a function of arrays.
 
@@ -86,13 +66,12 @@ def contract(
             "draw arrays", "Hypothesis is not installed", "pip install 'xbridge-array[testing]'"
         ) from error
     for word, value in promises.items():
-        if word not in Contract._fields:
+        if word not in PROMISES:
             raise explain_unknown(word, value)
     if inputs and getattr(inputs[0], "__name__", "").startswith("test"):
         reason = "it takes the strategies of the arguments"
         raise CallError.build(f"make a contract of {inputs[0]!r}", reason, "@contract(arrays)")
-    promised = Contract(**promises)
-    check_promises(promised)
+    promised = read_contract(promises)
 
     def decorate(f: Callable[..., Any]) -> Callable[..., None]:
         before = [*signature(f).parameters.values()][: -len(inputs) or None]

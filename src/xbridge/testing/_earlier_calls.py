@@ -102,7 +102,7 @@ def _judge_repeated(call: Call, *, other: Call, state: ReachableState) -> Differ
     if found := compare(result, first, call.promise):
         made, before = _two_programs(call, other)
         lines = [f"first = {made.call}", before.call, *made.checked(found, "first")]
-        return found._replace(kind="changes an earlier result", program=(*_arrays_of(before), *lines))
+        return found._replace(kind="changes an earlier result", program=(*before.made, *lines))
     for count in [0] if state.is_empty else range(1, _MOST_CALLS + 1):
         state.restore()
         for _ in range(count):
@@ -110,7 +110,7 @@ def _judge_repeated(call: Call, *, other: Call, state: ReachableState) -> Differ
         if found := compare(one.run(), first, call.promise):
             made, before = _two_programs(call, other)
             lines = [before.call] * count + made.checked(found)
-            return found._replace(kind=_DEPENDS, program=(*_arrays_of(before), *lines))
+            return found._replace(kind=_DEPENDS, program=(*before.made, *lines))
     return None
 
 
@@ -206,7 +206,7 @@ def _describe_race(call: Call, other: Call, switch: Switch, number: int, found: 
     where = f"line {switch.line} of {switch.code.co_name}" + (f", {source}" if source else "")
     message = f"{'the second call: ' * number}{found.message}\nwhile another thread runs at {where}"
     lines = (
-        *_arrays_of(second),
+        *second.made,
         "import sys",
         "from concurrent.futures import ThreadPoolExecutor, wait",
         "pool, seconds = ThreadPoolExecutor(2), []",
@@ -231,8 +231,3 @@ def _describe_race(call: Call, other: Call, switch: Switch, number: int, found: 
 def _two_programs(call: Call, other: Call) -> tuple[Program, Program]:
     """Return the programs of two calls, with other names for the arrays of the second."""
     return program(call), program(other, taken=len(call.recipes()))
-
-
-def _arrays_of(made: Program) -> list[str]:
-    """Return the statements of a program that make its arrays."""
-    return [line for line in made.lines if line.partition(" = ")[0] in made.arrays]

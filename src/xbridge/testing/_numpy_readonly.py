@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _SPECIAL = ("__getitem__",)
 """Special methods that return arrays; operators are ufuncs."""
 
-_COPIES = ("__copy__", "__deepcopy__", "copy")
-"""Methods that return a plain writable copy, which its caller may write."""
+_COPIES = (np.copy, np.ndarray.copy, np.ndarray.__copy__, np.ndarray.__deepcopy__)
+"""Functions that return a plain writable copy, which its caller may write."""
 
 _AS_THEY_ARE = ("item", "setflags", "tolist", "view")
 """Methods that return no array, or a view of a given type."""
@@ -91,8 +91,7 @@ class ReadOnlyArray(np.ndarray[Any, np.dtype[Any]]):
         kwargs: Mapping[str, Any],
     ) -> Any:
         plainly = super().__array_function__
-        result = _run(lambda *args, **kwargs: plainly(func, types, args, kwargs), args, kwargs)
-        return np.array(result) if func is np.copy else result
+        return _run(func, args, kwargs, lambda *args, **kwargs: plainly(func, types, args, kwargs))
 
     def __array_namespace__(self, /, *, api_version: str | None = None) -> ModuleType:
         return _namespace()
@@ -101,35 +100,34 @@ class ReadOnlyArray(np.ndarray[Any, np.dtype[Any]]):
         return type(self), (np.asarray(self),)
 
 
-def _by(run: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of NumPy's or one of its methods that is called by another function."""
+def _by(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of NumPy's or one of its methods that makes read-only results."""
 
     @wraps(plain, assigned=("__name__",))  # the examples in its docstring are NumPy's to test
     def called(*args: Any, **options: Any) -> Any:
-        return run(plain, args, options)
+        return _run(plain, args, options)
 
     return called
 
 
-def _run(fn: Callable[..., Any], args: Iterable[Any], options: Mapping[str, Any]) -> Any:
-    """Call a function with plain views, and make its results read-only, except for `out` arrays."""
+def _run(
+    fn: Callable[..., Any],
+    args: Iterable[Any],
+    options: Mapping[str, Any],
+    call: Callable[..., Any] | None = None,
+) -> Any:
+    """Call a function with plain views, and make its results read-only, except for copies and `out`."""
+    result = (call or fn)(*_plain(list(args)), **_plain(dict(options)))
     out = options.get("out")
     filled = out if isinstance(out, tuple) else (out,)
-    result = _run_plainly(fn, args, options)
-    return result if options.get("copy") is True else _as_readonly(result, filled)
-
-
-def _run_plainly(fn: Callable[..., Any], args: Iterable[Any], options: Mapping[str, Any]) -> Any:
-    """Call a function with plain views."""
-    return fn(*_plain(list(args)), **_plain(dict(options)))
+    return result if fn in _COPIES or options.get("copy") is True else _as_readonly(result, filled)
 
 
 for _name in dir(np.ndarray):
-    _public = not _name.startswith("_") and callable(getattr(np.ndarray, _name))
-    if _name in _COPIES:
-        setattr(ReadOnlyArray, _name, _by(_run_plainly, getattr(np.ndarray, _name)))
-    elif (_public and _name not in _AS_THEY_ARE) or _name in _SPECIAL:
-        setattr(ReadOnlyArray, _name, _by(_run, getattr(np.ndarray, _name)))
+    _found = getattr(np.ndarray, _name)
+    _public = not _name.startswith("_") and callable(_found) and _name not in _AS_THEY_ARE
+    if _public or _name in _SPECIAL or _found in _COPIES:
+        setattr(ReadOnlyArray, _name, _by(_found))
 
 
 class _ReadOnlyNamespace(ModuleType):
@@ -145,7 +143,7 @@ class _ReadOnlyNamespace(ModuleType):
         if isinstance(found, ModuleType):
             found = _ReadOnlyNamespace(found)
         elif callable(found) and not isinstance(found, type):
-            found = _by(_run, found)
+            found = _by(found)
         setattr(self, name, found)
         return found
 

@@ -25,8 +25,7 @@ from xbridge.extend import (
     printable,
     resolve_dtype,
 )
-from xbridge.testing._compare_values import Tolerance
-from xbridge.testing._diff import differences, get_library, look_in, resolve
+from xbridge.testing._diff import Tolerance, differences, get_library, look_in, resolve
 from xbridge.testing._source import literal, read_expression
 
 if TYPE_CHECKING:

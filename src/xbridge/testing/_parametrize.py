@@ -24,7 +24,7 @@ from xbridge.testing import _without
 from xbridge.testing.samples import samples_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from _pytest.mark import ParameterSet
 
@@ -210,6 +210,10 @@ def _matches(word: str, here: BackendDevice) -> bool:
     return word in (name, f"{name}:{device.kind}", f"{name}:{device}")
 
 
+_EXAMPLES = {"only": "numpy", "skip": "numpy", "needs": "grad", "without": "neg"}
+"""The options of the mark that take words, with an example of each."""
+
+
 def _rule(mark: pytest.Mark) -> Rule:
     """Read a mark. An unknown word raises, because it would silently exclude nothing."""
     strange = [*map(repr, mark.args), *(word for word in mark.kwargs if word not in Rule._fields)]
@@ -223,31 +227,26 @@ def _rule(mark: pytest.Mark) -> Rule:
     if not isinstance(xfail, dict):
         asked, reason = f"read the mark xbridge with xfail={xfail!r}", "it is a dict of backends and reasons"
         raise OptionError.build(asked, reason, "xfail={'numpy': 'it rounds'}")
-    only, skip, needs, without = (_words(word, mark.kwargs.get(word, ())) for word in Rule._fields[:-1])
-    rule = Rule(only, skip, needs, without, xfail)
-    for word in (*rule.only, *rule.skip, *xfail):
+    words: dict[str, tuple[str, ...]] = {}
+    for option, example in _EXAMPLES.items():
+        given = mark.kwargs.get(option, ())
+        words[option] = tuple(given) if isinstance(given, tuple | list | set | frozenset) else (given,)
+        for word in words[option]:
+            if not isinstance(word, str):
+                asked, reason = (
+                    f"{option}={given!r}",
+                    f"{word!r} is not a string; it takes one or a list of them",
+                )
+                raise OptionError.build(
+                    f"read the mark xbridge with {asked}", reason, f"{option}={example!r}"
+                )
+    for word in (*words["only"], *words["skip"], *xfail):
         _check(word)
-    for word in rule.needs:
+    for word in words["needs"]:
         if word not in _NEEDS:
-            raise OptionError.build(
-                f"need {word!r}", "it is not a feature or a dtype", f"one of {', '.join(_NEEDS)}"
-            )
-    return rule
-
-
-def _words(field: str, given: object) -> tuple[str, ...]:
-    listed: Iterable[object] = given if isinstance(given, tuple | list | set | frozenset) else (given,)
-    words = []
-    for word in listed:
-        if not isinstance(word, str):
-            example = {"needs": "grad", "without": "neg"}.get(field, "numpy")
-            raise OptionError.build(
-                f"read the mark xbridge with {field}={given!r}",
-                f"{word!r} is not a string; it takes one or a list of them",
-                f"{field}={example!r}",
-            )
-        words.append(word)
-    return tuple(words)
+            reason, hint = "it is not a feature or a dtype", f"one of {', '.join(_NEEDS)}"
+            raise OptionError.build(f"need {word!r}", reason, hint)
+    return Rule(**words, xfail=xfail)
 
 
 def _check(word: str) -> None:

@@ -82,7 +82,8 @@ class ReachableState:
                 self._visit_all(vars(x).values(), names)
         elif hasattr(x, "cache_clear"):
             x.cache_clear()
-            self._remember(x.cache_clear)
+            self._undo.append(x.cache_clear)
+            self.is_empty = False
             self._left.append((getattr(x, "__wrapped__", None), names))
         elif isinstance(x, tuple | frozenset | partial | MethodType | staticmethod | classmethod | property):
             self._visit_all(_parts(x), names)
@@ -139,10 +140,6 @@ class ReachableState:
         self._left.append((type(x), names))
         if hasattr(x, "__dict__"):
             self._left.append((vars(x), names))
-
-    def _remember(self, undo: Callable[[], object]) -> None:
-        self.is_empty = False
-        self._undo.append(undo)
 
 
 def roots_of(f: Callable[..., Any]) -> frozenset[str]:

@@ -11,8 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from xbridge.errors import XBridgeError
-from xbridge.testing._compare_values import same_bits
-from xbridge.testing._diff import differences, look_in, resolve
+from xbridge.testing._diff import differences, look_in, resolve, same_bits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

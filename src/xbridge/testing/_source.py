@@ -244,33 +244,28 @@ def recipe_of(x: Array, backend: Backend) -> Recipe:
 def _properties(x: Array, backend: Backend, values: HostArray) -> Iterator[str]:
     """Yield the properties of an array, those of its memory first."""
     layout = backend.memory_layout(x)
-    known = _WRAPS.get(backend.name, {})
-    flags = {
-        "neg": getattr(x, "is_neg", bool)(),
-        "conj": getattr(x, "is_conj", bool)(),
-        "inference": getattr(x, "is_inference", bool)(),
-        "requires_grad": getattr(x, "requires_grad", False) is True,
-        "read-only": backend.name == HOST and not layout.writable and 0 not in layout.strides,
-        "byte-swapped": not backend.array_info(x).native_byteorder,
-        "several chunks": getattr(x, "npartitions", 1) > 1,
-        "unknown chunks": any(n != n for n in getattr(x, "shape", ())),  # noqa: PLR0124 -- a NaN
-    }
     axes = [(s, n) for s, n in zip(layout.strides, layout.shape, strict=True) if n > 1]
     steps = [abs(s) for s, _ in axes]
-    dense = {s for s in sorted(steps)[:1] if s > layout.itemsize}
-    flags |= {
-        "transposed": steps != sorted(steps, reverse=True) and 0 not in steps,
-        "reversed": any(s < 0 for s, _ in axes),
-        "strided": bool(dense),
+    flags = {
         "broadcast": 0 in steps,
         "expanded": 0 in steps,
         "unaligned": not layout.aligned,
+        "strided": bool(steps) and min(steps) > layout.itemsize,
         "offset": bool(getattr(x, "storage_offset", int)()),
+        "transposed": steps != sorted(steps, reverse=True) and 0 not in steps,
+        "reversed": any(s < 0 for s, _ in axes),
+        "several chunks": getattr(x, "npartitions", 1) > 1,
+        "unknown chunks": any(n != n for n in getattr(x, "shape", ())),  # noqa: PLR0124 -- a NaN
+        "neg": getattr(x, "is_neg", bool)(),
+        "conj": getattr(x, "is_conj", bool)(),
+        "byte-swapped": not backend.array_info(x).native_byteorder,
+        "read-only": backend.name == HOST and not layout.writable and 0 not in layout.strides,
+        "inference": getattr(x, "is_inference", bool)(),
+        "requires_grad": getattr(x, "requires_grad", False) is True,
     }
-    memory = ("broadcast", "expanded", "unaligned", "strided", "offset", "transposed", "reversed")
-    order = (*memory, "several chunks", "unknown chunks", "neg", "conj", "byte-swapped", "read-only")
-    for name in (*order, "inference", "requires_grad"):
-        if flags[name] and name in known and known[name].takes(values):
+    known = _WRAPS.get(backend.name, {})
+    for name, is_so in flags.items():
+        if is_so and name in known and known[name].takes(values):
             yield name
 
 

@@ -13,8 +13,17 @@ import numpy as np
 
 from xbridge import to_backend
 from xbridge.extend import get_backend
-from xbridge.testing._compare_values import Tolerance, less, same_bits, same_numbers
-from xbridge.testing._diff import differences, fail_if, look, overlap, places
+from xbridge.testing._diff import (
+    Tolerance,
+    differences,
+    fail_if,
+    less,
+    look,
+    overlap,
+    places,
+    same_bits,
+    same_numbers,
+)
 from xbridge.testing._snapshot import Unchanged
 
 if TYPE_CHECKING:
@@ -23,8 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from xbridge.protocol import Array, HostArray
-    from xbridge.testing._compare_values import Bools
-    from xbridge.testing._diff import Look
+    from xbridge.testing._diff import Bools, Look
 
 
 def assert_same(

@@ -125,6 +125,7 @@ def _messages(limit: float, *words: str) -> Iterator[dict[str, Any]]:
 
     It writes to a file: a pipe would be open until the last process ends that a function has started.
     """
+    search_path = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     program = _PROGRAM.format(folder=os.getcwd())  # noqa: PTH109 -- a string
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = Path(folder, "results")
@@ -135,7 +136,7 @@ def _messages(limit: float, *words: str) -> Iterator[dict[str, Any]]:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, _search_path()))},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, search_path))},
             start_new_session=True,
         )
         try:
@@ -143,10 +144,6 @@ def _messages(limit: float, *words: str) -> Iterator[dict[str, Any]]:
                 yield from _read(process, stream, limit)
         finally:
             _end(process)
-
-
-def _search_path() -> list[str]:
-    return [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 
 
 def _read(process: subprocess.Popen[bytes], stream: TextIO, limit: float) -> Iterator[dict[str, Any]]:

@@ -12,11 +12,11 @@ import os
 import time
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xbridge import is_available, known_backends
+from xbridge import known_backends
 from xbridge.extend import CPU, HOST, backend_for, entries_for, get_backend
 from xbridge.testing._call import Call, program
 from xbridge.testing._contract import Contract, hold
@@ -39,22 +39,17 @@ if TYPE_CHECKING:
     from xbridge.testing._outcome import Outcome
     from xbridge.testing._source import Recipe
 
+    Trial = tuple[str, Call, Contract]
+    """A promise, a call, and a contract to which it is held."""
+
 _MEMORY = 0.25
 """The share of the machine's memory that the process may allocate."""
 
-_PLAIN = Contract(layouts=False, empty=False, repeatable=False, threads=False)
+_PLAIN: Contract = {"layouts": False, "empty": False, "repeatable": False, "threads": False}
 """The contract that every function keeps: it returns, and leaves its arguments as they are."""
 
 _NARROWER = {"float64": "float32", "complex128": "complex64", "int64": "int32"}
 """What stands for a dtype that a library does not have on a device."""
-
-
-class Trial(NamedTuple):
-    """A call, and a contract to which it is held."""
-
-    promise: str
-    call: Call
-    contract: Contract
 
 
 def main(path: str, spec: str, reached: str, backends: str, seconds: str) -> None:
@@ -106,18 +101,15 @@ def _limit_memory() -> None:
 
 def _devices(name: str) -> list[Device]:
     """Return the default device of a library and another one, if there is one: for torch, an emulated one."""
-    if name == "torch" and len(get_backend(name).devices()) == 1 and has_emulated():
-        from xbridge.testing import emulated  # noqa: PLC0415 -- it imports torch
-
-        emulated.install()
+    if name == "torch" and len(get_backend(name).devices()) == 1:
+        outcome(_install_emulated)  # which raises where torch has no backends in Python
     return [*get_backend(name).devices()[:2]]
 
 
-def has_emulated() -> bool:
-    """Return True if torch is installed and has backends in Python."""
-    return is_available("torch") and hasattr(
-        import_module("torch.utils.backend_registration"), "_setup_privateuseone_for_python_backend"
-    )
+def _install_emulated() -> None:
+    from xbridge.testing import emulated  # noqa: PLC0415 -- it imports torch
+
+    emulated.install()
 
 
 def functions_of(spec: str) -> tuple[dict[str, Callable[..., Any]], list[str]]:
@@ -174,14 +166,15 @@ class _Check:
         self._left_out.clear()
         skipped, checked = "" if tried else "a required parameter is of no known type, or none is an array", 0
         for library, there in devices.items():
-            if isinstance(self._function, np.ufunc) and not _has_ufuncs(library):
+            types = get_backend(library).array_types  # NumPy's ufuncs convert those of others to NumPy's
+            if isinstance(self._function, np.ufunc) and not all(hasattr(t, "__array_ufunc__") for t in types):
                 self._left_out[library] = "it is a ufunc of NumPy"
                 continue
             call = self._find([host] if host else tried, library)
             if call is not None and not _is_repeatable(call):
                 skipped = "its results differ from call to call"
                 if _is_repeatable(call.map(_surrounded)):  # it reads what is beside its arrays
-                    self._hold(iter([Trial("layout", call, _PLAIN._replace(layouts=True))]))
+                    self._hold(iter([("layout", call, {**_PLAIN, "layouts": True})]))
                 break
             if call is not None:
                 self._hold(_trials(call, there[1:], is_first=not checked, has_host=host is not None))
@@ -244,11 +237,6 @@ class _Check:
         return time.process_time() > self._end
 
 
-def _has_ufuncs(library: str) -> bool:
-    """Return True if a library has arrays for ufuncs of NumPy, which convert those of others to NumPy's."""
-    return all(hasattr(each, "__array_ufunc__") for each in get_backend(library).array_types)
-
-
 def _at(one: Recipe, *, library: str, device: Device) -> Recipe:
     """Return an array of a library on a device, in a narrower dtype if it does not have the given one."""
     name = one.dtype
@@ -273,7 +261,6 @@ def _is_repeatable(call: Call) -> bool:
 
 
 def _surrounded(one: Recipe) -> Recipe:
-    """Return an array with known numbers before and after it."""
     return one._replace(properties=(AROUND,)) if one.takes(AROUND) else one
 
 
@@ -281,25 +268,25 @@ def _trials(call: Call, others: Sequence[Device], *, is_first: bool, has_host: b
     """Yield the calls that show whether a function keeps the default contract with a library."""
     library = call.promise.backend
     reference = call.f if has_host and library != HOST else None
-    compared = _PLAIN._replace(reference=reference)
-    yield Trial("values", call, compared)
+    compared = {**_PLAIN, "reference": reference}
+    yield ("values", call, compared)
     for device in others:
-        yield Trial("device", call.map(partial(_at, library=library, device=device)), compared)
-    yield Trial("layout", call, _PLAIN._replace(layouts=True))
+        yield ("device", call.map(partial(_at, library=library, device=device)), compared)
+    yield ("layout", call, {**_PLAIN, "layouts": True})
     narrowed = call.map(narrow)
     dtypes = {one.dtype for one in call.recipes()}
     if (
         dtypes & _NARROWER.keys()
         and {get_backend(library).array_info(x).dtype for x in _arrays(call.run())} == dtypes
     ):
-        yield Trial("dtype", narrowed, _PLAIN._replace(dtype="kept"))
+        yield ("dtype", narrowed, {**_PLAIN, "dtype": "kept"})
     if not get_backend(library).assumes_immutable:
         variants = [one for one in (call, call.map(_centre), narrowed) if one.run().error is None]
         sharing = [one for one in variants if _shares_memory(one)]
         if sharing and len(sharing) < len(variants):
-            yield Trial("aliasing", sharing[0], _PLAIN._replace(aliases=False))
+            yield ("aliasing", sharing[0], {**_PLAIN, "aliases": False})
     if is_first:  # state does not depend on the library; these take longest
-        yield Trial("state and threads", call, _PLAIN._replace(repeatable=True, threads=True))
+        yield ("state and threads", call, {**_PLAIN, "repeatable": True, "threads": True})
 
 
 def _arrays(made: Outcome) -> list[Array]:

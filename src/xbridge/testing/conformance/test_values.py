@@ -1,4 +1,7 @@
-"""Values: every conversion keeps every bit in its position, in both directions and for every layout."""
+"""Values: every conversion keeps every bit in its position, in both directions and for every layout.
+
+The fast path agrees with the plan, or declines.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from xbridge import asarray, backend_of, to_backend, to_numpy
+from xbridge import asarray, backend_of, record, to_backend, to_numpy
 from xbridge.extend import HOST, get_backend, is_inexact, native_dtype
 from xbridge.protocol import ArrayInfo
 from xbridge.testing._parametrize import promise
@@ -17,6 +20,7 @@ from xbridge.testing.conformance._cases import (
     edge_values,
     for_all_arrays,
     for_host_arrays,
+    for_own_arrays,
     make_sample,
     plain_array,
     swept_dtypes,
@@ -27,13 +31,14 @@ from xbridge.testing.conformance._probes import (
     memory_of,
     read,
     same_bits,
+    same_memory,
     same_values,
 )
 from xbridge.testing.conformance.test_autograd import gradient_reaches
 from xbridge.testing.samples import samples_of
 
 if TYPE_CHECKING:
-    from xbridge.protocol import HostArray
+    from xbridge.protocol import Array, HostArray
     from xbridge.testing.samples import Sample
 
 
@@ -138,3 +143,80 @@ def test_gradients_flow_from_a_stack_to_each_of_its_arrays(backend: str) -> None
             for stacked in (asarray(arrays), module.stack(arrays, (len(arrays),))):
                 assert all(gradient_reaches(backend, stacked, leaf) for leaf in leaves), count
                 assert not module.array_info(bare).requires_grad
+
+
+# -- the fast path: it agrees with the plan, which a record asks for, or declines -----------------
+
+
+def assert_same_result(target: str, direct: Array, expected: Array, source: tuple[str, Array]) -> None:
+    """Assert that a direct and a planned result have the same type, values, memory and flags."""
+    module, (name, x) = get_backend(target), source
+    assert type(direct) is type(expected)
+    assert module.array_info(direct) == module.array_info(expected)
+    assert same_bits(read(target, direct), read(target, expected))
+    assert memory_of(target, direct).writable is memory_of(target, expected).writable, (
+        "only one of them is writable"
+    )
+    shared = [same_memory(memory_of(target, y), memory_of(name, x)) for y in (direct, expected)]
+    assert shared[0] is shared[1], "only one of them shares the memory"
+    assert shared[0] or disjoint(memory_of(target, direct), memory_of(name, x))
+
+
+@for_own_arrays
+def test_the_fast_path_to_numpy_agrees_with_the_plan(backend: str, sample: Sample) -> None:
+    module, x = get_backend(backend), sample.array
+    with record():
+        expected = to_backend(x, HOST)
+    assert_same_result(HOST, to_numpy(x), expected, (backend, x))
+    if type(x) in module.fast.types:
+        direct = module.fast.to_numpy(x)
+        if direct is not None:
+            assert type(direct) is np.ndarray  # also of a subclass, such as a memmap
+            plain = expected.view(np.ndarray) if backend == HOST else expected
+            assert_same_result(HOST, direct, plain, (backend, x))
+    assert asarray(x) is x
+
+
+@for_own_arrays
+def test_a_fast_copy_is_that_of_the_plan(backend: str, sample: Sample) -> None:
+    module, x = get_backend(backend), sample.array
+    made = (
+        module.fast.copy_to_numpy(x) if module.fast.copy_to_numpy and type(x) in module.fast.types else None
+    )
+    if made is not None:
+        with record():
+            expected = to_backend(x, HOST, copy=True)
+        assert_same_result(HOST, made, expected, (backend, x))
+        assert made.strides == expected.strides
+        assert not memory_of(HOST, module.fast.to_numpy(x)).writable
+
+
+@for_host_arrays
+def test_the_fast_path_from_numpy_agrees_with_the_plan(backend: str, sample: Sample) -> None:
+    module, host = get_backend(backend), sample.array
+    with record():
+        expected = to_backend(host, backend, device=default_device(backend))
+    assert_same_result(backend, to_backend(host, backend), expected, (HOST, host))
+    if type(host) in get_backend(HOST).fast.types:
+        direct = module.fast.from_numpy(host)
+        if direct is not None:
+            assert_same_result(backend, direct, expected, (HOST, host))
+
+
+@for_host_arrays
+def test_fresh_host_memory_is_shared(backend: str, sample: Sample) -> None:
+    module, fresh = get_backend(backend), sample.array.astype(sample.values.dtype, subok=False)
+    made = module.fast.from_fresh and module.fast.from_fresh(fresh)
+    if made is not None:
+        assert_same_result(backend, made, module.from_numpy(fresh), (HOST, fresh))
+        assert disjoint(memory_of(backend, made), memory_of(HOST, fresh)) is (fresh.size == 0)
+
+
+def test_the_fast_path_declines_unsupported_arrays(backend: str) -> None:
+    module = get_backend(backend)
+    for what, make in samples_of(backend).refused.items():
+        if backend != HOST and type(make()) in module.fast.types:
+            assert module.fast.to_numpy(make()) is None, what
+    for what, make in samples_of(HOST).refused.items():
+        if backend != HOST and type(make()) in get_backend(HOST).fast.types:
+            assert module.fast.from_numpy(make()) is None, what

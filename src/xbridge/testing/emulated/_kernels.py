@@ -189,11 +189,8 @@ def _is_view(op: OpOverload) -> bool:
 def _for_numbers(op: OpOverload, args: tuple[object, ...]) -> Callable[..., object]:
     """Return the operator, or its packet if torch passes a number for a tensor."""
     wanted = zip(args, op._schema.arguments, strict=False)
-    return op.overloadpacket if any(_is_number(x) and str(y.type) == "Tensor" for x, y in wanted) else op
-
-
-def _is_number(given: object) -> bool:
-    return isinstance(given, bool | int | float | complex)
+    numbers = (y for x, y in wanted if isinstance(x, bool | int | float | complex))
+    return op.overloadpacket if any(str(y.type) == "Tensor" for y in numbers) else op
 
 
 def _refuse_other_devices(op: OpOverload, given: list[object]) -> None:

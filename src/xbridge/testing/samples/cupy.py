@@ -50,11 +50,6 @@ def write(x: Array, /) -> None:
         x[...] = dense(changed.view(x.dtype).reshape(x.shape))
 
 
-def _last_axis_first(values: HostArray, device: Device = CPU) -> Array:
-    moved = dense(np.moveaxis(values, -1, 0).copy(), device)
-    return moved.transpose((*range(1, values.ndim), 0))
-
-
 _part = partial(host.part_of, dense)
 
 
@@ -71,7 +66,10 @@ def _case(make: Make, takes: Callable[[str, Shape], bool] = host.anywhere) -> La
 cases: dict[str, LayoutCase] = {
     "contiguous": _case(dense),
     "transposed": _case(lambda values, device=CPU: dense(values.T.copy(), device).T, host.stretched),
-    "last axis first": _case(_last_axis_first, lambda _, shape: len(shape) > 2),
+    "last axis first": _case(
+        lambda values, device=CPU: cupy.moveaxis(dense(np.moveaxis(values, -1, 0).copy(), device), 0, -1),
+        lambda _, shape: len(shape) > 2,
+    ),
     "strided": _case(_part(*host.EVERY_SECOND), host.stretched),
     "offset": _case(_part(slice(1, None), lambda n: n + 1)),
     "backwards": _case(_part(*host.BACKWARDS), host.stretched),

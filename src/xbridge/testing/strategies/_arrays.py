@@ -197,21 +197,14 @@ def _draw(draw: st.DrawFn, spec: ArraySpec) -> Sample:
     array = make_on(spec.backend, case, values, device)
     array = state.make(array) if state.make else array
     sample = Sample(array, values, name, state.tracked, state.writable)
-    note(_SampleRepr(spec.backend, sample))
+    note(_describe(spec.backend, sample))
     return sample
 
 
-class _SampleRepr:
-    """The printed form of a sample, which is built only if it is printed."""
-
-    def __init__(self, backend: Backend, sample: Sample) -> None:
-        self._backend, self._sample = backend, sample
-
-    def __repr__(self) -> str:
-        """Return what the printed elements do not show."""
-        backend, sample = self._backend, self._sample
-        info, layout = backend.array_info(sample.array), backend.memory_layout(sample.array)
-        flags = {"not writable": not sample.writable, "requires grad": sample.tracked}
-        words = [f"{info.dtype} {info.shape} on {info.device}", sample.layout]
-        words += [word for word, is_so in flags.items() if is_so]
-        return f"{backend.name} array: {', '.join(words)}, strides {layout.strides} bytes"
+def _describe(backend: Backend, sample: Sample) -> str:
+    """Return what the printed elements of an array do not show."""
+    info, layout = backend.array_info(sample.array), backend.memory_layout(sample.array)
+    flags = {"not writable": not sample.writable, "requires grad": sample.tracked}
+    words = [f"{info.dtype} {info.shape} on {info.device}", sample.layout]
+    words += [word for word, is_so in flags.items() if is_so]
+    return f"{backend.name} array: {', '.join(words)}, strides {layout.strides} bytes"
