@@ -18,7 +18,7 @@ from strategies import Conversion, conversions
 
 import xbridge
 from xbridge import explain
-from xbridge.testing.conformance._probes import disjoint, memory_of, same_memory
+from xbridge.testing.conformance._cases import disjoint, memory_of, same_memory
 from xbridge.testing.samples import samples_of
 
 if TYPE_CHECKING:

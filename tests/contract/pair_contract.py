@@ -16,8 +16,7 @@ from inside import DTYPES, category, exact_integers, get_backend, is_inexact, na
 from xbridge import Device
 from xbridge.backends import HOST
 from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError, OptionError, ValueLossError
-from xbridge.testing.conformance._cases import plain_array
-from xbridge.testing.conformance._probes import byte_addresses, is_aligned, memory_of, read
+from xbridge.testing.conformance._cases import byte_addresses, is_aligned, memory_of, plain_array, read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

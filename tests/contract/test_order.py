@@ -14,8 +14,15 @@ from contract.pair_contract import place
 from contract.test_pairs import PAIRS
 
 import xbridge
-from xbridge.testing.conformance._cases import edge_values, variants
-from xbridge.testing.conformance._probes import disjoint, error_of, read, same_bits, same_memory
+from xbridge.testing.conformance._cases import (
+    disjoint,
+    edge_values,
+    error_of,
+    read,
+    same_bits,
+    same_memory,
+    variants,
+)
 from xbridge.testing.samples import samples_of
 
 if TYPE_CHECKING:

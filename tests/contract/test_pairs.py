@@ -29,17 +29,19 @@ from hypothesis import strategies as st
 from inside import DTYPES, get_backend, native_dtype
 
 import xbridge
-from xbridge.testing.conformance._cases import common_dtypes, edge_values, make_sample, variants
-from xbridge.testing.conformance._probes import (
+from xbridge.testing.conformance._cases import (
+    common_dtypes,
     disjoint,
+    edge_values,
     error_of,
     read,
     refused_write,
     same_bits,
     same_memory,
     same_values,
+    variants,
 )
-from xbridge.testing.samples import samples_of
+from xbridge.testing.samples import make_sample, samples_of
 from xbridge.testing.strategies._arrays import samples
 
 if TYPE_CHECKING:

@@ -12,8 +12,14 @@ import pytest
 from inside import DTYPES, category, get_backend, native_dtype
 
 import xbridge
-from xbridge.testing.conformance._cases import FULL_SHAPE, common_dtypes, edge_values, plain_array
-from xbridge.testing.conformance._probes import read, same_bits
+from xbridge.testing.conformance._cases import (
+    FULL_SHAPE,
+    common_dtypes,
+    edge_values,
+    plain_array,
+    read,
+    same_bits,
+)
 from xbridge.testing.samples import Sample
 
 HERE = [

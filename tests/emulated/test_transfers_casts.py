@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import xbridge
 from xbridge.backends import torch as backend
 from xbridge.backends.torch import _transfer
-from xbridge.testing.conformance._probes import same_values
+from xbridge.testing.conformance._cases import same_values
 from xbridge.testing.strategies import host_arrays
 
 if TYPE_CHECKING:

@@ -76,8 +76,8 @@ class Call(NamedTuple):
         given: list[Array] | None = None,
     ) -> Call:
         """Describe a call with given arrays, at any depth of lists, tuples and dicts."""
-        described = _map_leaves(partial(_describe, given=given), (args, kwargs))
-        return cls(f, *described, reference, options, path=find_function(f))
+        args, kwargs = _map_leaves(partial(_describe, given=given), (args, kwargs))
+        return cls(f, args, kwargs, reference, options, path=find_function(f))
 
     def recipes(self) -> list[Recipe]:
         """Return the recipes of all arrays, in order."""

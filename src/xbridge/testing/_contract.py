@@ -18,6 +18,7 @@ from xbridge.errors import CallError, OptionError, XBridgeError
 from xbridge.extend import DTYPES, category, is_inexact
 from xbridge.testing import _derived, _earlier_calls, _values_promised
 from xbridge.testing._call import Call, program
+from xbridge.testing._derivatives import GRADIENTS
 from xbridge.testing._diff import overlap, resolve
 from xbridge.testing._matches import MismatchError
 from xbridge.testing._outcome import (
@@ -317,7 +318,7 @@ def _groups(
         "default device": (promised["device"] is not None, partial(_values_promised.on_meta_device, call)),
         "lazy": (promised["lazy"] and library in _derived.LAZY, lambda: iter([_derived.as_lazy(call)])),
         "gradient": (
-            promised["differentiable"] and library in _derived.GRADIENTS,
+            promised["differentiable"] and library in GRADIENTS,
             partial(_differentiated, call),
         ),
         "layouts": (promised["layouts"], partial(_relaid, call, promised)),

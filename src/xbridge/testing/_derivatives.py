@@ -202,9 +202,9 @@ def jax_gradients(flat: Flat, xs: Sequence[Any], seeds: Sequence[Any]) -> Sequen
     """Return the gradients of JAX, which are the conjugates of the adjoint."""
     import jax  # noqa: PLC0415 -- only if it is installed
 
-    ys, back = jax.vjp(flat, *xs)
+    ys, back = jax.vjp(lambda *moved: tuple(flat(*moved)), *xs)
     given = [jax.numpy.conj(jax.numpy.asarray(g, y.dtype)) for y, g in zip(ys, seeds, strict=True)]
-    return [jax.numpy.conj(g) for g in back(type(ys)(given))]
+    return [jax.numpy.conj(g) for g in back(tuple(given))]
 
 
 GRADIENTS: dict[str, Callable[..., Sequence[Any] | None]] = {"torch": torch_gradients, "jax": jax_gradients}

@@ -73,21 +73,21 @@ def diagnose(call: Call, difference: Difference) -> Finding:
 
 def _shortened(call: Call, kind: str) -> Call:
     """Return the call with shorter arrays, as short as they can be halved without a change of the problem."""
+
+    def cut(one: Recipe, side: int, length: int) -> Recipe:
+        keep = tuple(slice(length if n == side else None) for n in one.values.shape)
+        return one.with_values(one.values[keep])
+
     sides = {side for one in call.recipes() for side in one.values.shape}
     for side in sorted(sides, reverse=True):
         length = side
         while length > 1:
-            again = call.fill(_cut(one, length, length // 2) for one in call.recipes())
+            again = call.map(partial(cut, side=length, length=length // 2))
             found = again.judge()
             if found is None or found.kind != kind:
                 break
             call, length = again, length // 2
     return call
-
-
-def _cut(one: Recipe, side: int, length: int) -> Recipe:
-    """Shorten the sides of one length."""
-    return one.with_values(one.values[tuple(slice(length if n == side else None) for n in one.values.shape)])
 
 
 def assert_matches_numpy(

@@ -83,8 +83,10 @@ def places(config: pytest.Config) -> tuple[BackendDevice, ...]:
             for library, word in pairwise(asked):
                 if word in _KINDS:
                     raise OptionError.build(f"run with {word}", "it is a device", f"{library}:{word}")
-            for word in asked:
-                _install_emulated(word)
+            for name, emulated in (word.split(":")[:2] for word in asked if ":" in word):
+                if path := _EMULATED.get(f"{name}:{emulated}"):  # before devices are listed
+                    get_backend(name)  # raises if the library is missing
+                    import_module(path).install()
             found = [here for word in asked for here in _places(word)]
         except XBridgeError as error:
             where = "--xbridge" if config.getoption("xbridge") else "xbridge in the configuration file"
@@ -184,15 +186,6 @@ def _requested_backends(config: pytest.Config) -> tuple[str, ...]:
     if not words:
         raise OptionError.build("choose backends", "no name is given", "--xbridge=all")
     return tuple(words)
-
-
-def _install_emulated(word: str) -> None:
-    """Install the emulated device that a word names, before devices are listed."""
-    name, _, device = word.partition(":")
-    path = _EMULATED.get(f"{name}:{device.partition(':')[0]}")
-    if path:
-        get_backend(name)  # raises if the library is missing
-        import_module(path).install()
 
 
 def _places(word: str) -> Iterator[BackendDevice]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -68,11 +68,8 @@ def _widen_there(one: Recipe) -> Recipe:
 
 def retyped(call: Call) -> list[Call]:
     """Return the call with its numbers in narrower and wider dtypes."""
-    return [one for one in (call.map(narrow), call.map(_widen_there)) if _dtypes(one) != _dtypes(call)]
-
-
-def _dtypes(call: Call) -> list[np.dtype[Any]]:
-    return [one.values.dtype for one in call.recipes()]
+    changes = (narrow, _widen_there)
+    return [call.map(change) for change in changes if any(change(x).dtype != x.dtype for x in call.recipes())]
 
 
 def judge_accuracy(call: Call, *, ulp: float, is_first: bool = True) -> Difference | None:

@@ -115,23 +115,16 @@ class ReachableState:
     def _visit_mutable(self, x: Any, names: frozenset[str]) -> None:
         """Remember the contents of a container, an array or an instance."""
         self.is_empty = False
-        if isinstance(x, dict):
-            self._undo.append(partial(_refill, x, x.update, dict(x)))
-            self._visit_all(x.values(), names)
-        elif isinstance(x, list | deque | bytearray):
-            self._undo.append(partial(_refill, x, x.extend, list(x)))
-            self._visit_all(x, names)
-        elif isinstance(x, set):
-            self._undo.append(partial(_refill, x, x.update, set(x)))
+        if isinstance(x, dict | list | deque | bytearray | set):
+            copy: Any = dict if isinstance(x, dict) else set if isinstance(x, set) else list
+            self._undo.append(partial(_refill, x, x.extend if hasattr(x, "extend") else x.update, copy(x)))
+            self._visit_all(x.values() if isinstance(x, dict) else x, names)
         elif isinstance(x, np.ndarray):
             if x.flags.writeable and not x.dtype.hasobject and x.nbytes <= _LARGEST_BUFFER:
                 self._undo.append(partial(np.copyto, x, x.copy()))
-        elif hasattr(x, "load_state_dict") and hasattr(
-            x, "state_dict"
-        ):  # the words of torch, Flax and others
-            self._undo.append(partial(x.load_state_dict, deepcopy(x.state_dict())))
-            self._visit_instance(x, names)
         else:
+            if hasattr(x, "load_state_dict") and hasattr(x, "state_dict"):  # of torch, Flax and others
+                self._undo.append(partial(x.load_state_dict, deepcopy(x.state_dict())))
             self._visit_instance(x, names)
 
     def _visit_instance(self, x: Any, names: frozenset[str]) -> None:

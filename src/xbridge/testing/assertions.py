@@ -7,31 +7,36 @@ the differences and their positions, under ``python -O`` too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from contextlib import AbstractContextManager, suppress
+from operator import attrgetter
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
 from xbridge import to_backend
+from xbridge.errors import XBridgeError
 from xbridge.extend import get_backend
 from xbridge.testing._diff import (
     Tolerance,
     differences,
     fail_if,
+    get_library,
     less,
     look,
+    look_in,
     overlap,
     places,
+    resolve,
     same_bits,
     same_numbers,
 )
-from xbridge.testing._snapshot import Unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
+    from types import TracebackType
     from typing import Any
 
-    from xbridge.protocol import Array, HostArray
+    from xbridge.protocol import Array, Backend, HostArray
     from xbridge.testing._diff import Bools, Look
 
 
@@ -393,7 +398,7 @@ def assert_unchanged(x: Array, /, *others: Array) -> AbstractContextManager[None
       (0,)  2.0     1.0
       (1,)  1.0     2.0
     """
-    return Unchanged((x, *others))
+    return _Unchanged((x, *others))
 
 
 def _hold(arrived: Array, wanted: Look, also: list[str], where: str) -> None:
@@ -406,5 +411,65 @@ def _hold(arrived: Array, wanted: Look, also: list[str], where: str) -> None:
 def _choose_facts(a: Look, b: Look, **info: bool | None) -> list[str]:
     """List the facts that must be equal; by default the devices, if both are of one library."""
     if info["device"] is None:
-        info["device"] = a.library == b.library
+        info["device"] = get_library(a.backend) == get_library(b.backend)
     return [fact for fact, asked in info.items() if asked]
+
+
+# -- snapshots -----------------------------------------------------------------------------------
+# Libraries store flags and counts that show changes under names of their own. Every name is read from every
+# array, and an array without it is skipped.
+
+_MARKS: dict[str, Callable[[Array], object]] = {
+    "flags": attrgetter("flags.num"),
+    "requires_grad": attrgetter("requires_grad"),
+    "grad_fn": attrgetter("grad_fn"),
+    "version": attrgetter("_version"),
+}
+
+_State: TypeAlias = "tuple[Look, dict[str, object]]"
+
+
+class _Unchanged(AbstractContextManager[None]):
+    """A context that compares arrays at the end of a block with their snapshots at its beginning."""
+
+    def __init__(self, arrays: tuple[Array, ...]) -> None:
+        self._entered = [resolve(x, "watch") for x in arrays]
+        self._before: list[_State] = []
+
+    def __enter__(self) -> None:
+        self._before = [_state(backend, x) for backend, x in self._entered]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        __tracebackhide__ = True
+        reports = [
+            f"array {number} was changed:\n" + "\n".join(lines)
+            for number, (before, entered) in enumerate(zip(self._before, self._entered, strict=True))
+            if (lines := _changes(before, *entered))
+        ]
+        if error is not None:
+            for report in reports:
+                error.add_note(report)
+        elif reports:
+            raise AssertionError("\n".join(reports))
+
+
+def _state(backend: Backend, x: Array) -> _State:
+    """Return the snapshot of an array: its look and its marks."""
+    marks: dict[str, object] = {**backend.memory_layout(x)._asdict(), **backend.array_info(x)._asdict()}
+    for name, read in _MARKS.items():
+        with suppress(AttributeError, RuntimeError):
+            marks[name] = read(x)
+    return look_in(backend, x), marks
+
+
+def _changes(before: _State, backend: Backend, x: Array) -> list[str]:
+    """List the differences from a snapshot, line by line."""
+    try:
+        after = _state(backend, x)
+    except XBridgeError as error:
+        return [f"  {error}"]
+    marks = {name: (mark, after[1].get(name)) for name, mark in before[1].items()}
+    lines = [f"  {name}: {old} became {new}" for name, (old, new) in marks.items() if old != new]
+    return [*lines, *differences(before[0], after[0], ["shape"], same_bits, names=("before", "after"))]

@@ -32,7 +32,6 @@ from xbridge.testing.check.arguments import arguments_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from io import TextIOWrapper
-    from types import ModuleType
 
     from xbridge import Device
     from xbridge.protocol import Array
@@ -125,22 +124,18 @@ def functions_of(spec: str) -> tuple[dict[str, Callable[..., Any]], list[str]]:
     listed = getattr(module, "__all__", None)
     public = [word for word in sorted(listed or vars(module)) if not word.startswith("_")]
     found: dict[str, Any] = {word: getattr(module, word, None) for word in public}
-    own = {word: one for word, one in found.items() if listed or _is_own(module, one)}
-    functions = {f"{path}.{word}": one for word, one in own.items() if _is_function(one)}
+
+    def is_own(one: object) -> bool:
+        place = getattr(one, "__module__", None) or ""
+        return place == path or (hasattr(module, "__path__") and place.startswith(f"{path}."))
+
+    def is_function(one: object) -> bool:
+        is_wrapped = callable(one) and hasattr(one, "__wrapped__")
+        return is_wrapped or inspect.isroutine(one) or isinstance(one, np.ufunc)
+
+    own = {word: one for word, one in found.items() if listed or is_own(one)}
+    functions = {f"{path}.{word}": one for word, one in own.items() if is_function(one)}
     return functions, [word for word, one in own.items() if inspect.isclass(one)]
-
-
-def _is_own(module: ModuleType, one: object) -> bool:
-    place = getattr(one, "__module__", None) or ""
-    return place == module.__name__ or (
-        hasattr(module, "__path__") and place.startswith(f"{module.__name__}.")
-    )
-
-
-def _is_function(one: object) -> bool:
-    return (
-        inspect.isroutine(one) or isinstance(one, np.ufunc) or (callable(one) and hasattr(one, "__wrapped__"))
-    )
 
 
 class _Check:
@@ -268,7 +263,7 @@ def _trials(call: Call, others: Sequence[Device], *, is_first: bool, has_host: b
     """Yield the calls that show whether a function keeps the default contract with a library."""
     library = call.promise.backend
     reference = call.f if has_host and library != HOST else None
-    compared = {**_PLAIN, "reference": reference}
+    compared: Contract = {**_PLAIN, "reference": reference}
     yield ("values", call, compared)
     for device in others:
         yield ("device", call.map(partial(_at, library=library, device=device)), compared)

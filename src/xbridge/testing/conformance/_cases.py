@@ -1,4 +1,4 @@
-"""Arrays whose values are known, and the tests that run over them.
+"""Arrays whose values are known, the tests that run over them, and how these read values and memory.
 
 A check is a function of a backend's name and a `Sample`. It runs over a sweep: every layout with every dtype,
 and with every kind of shape. Nothing is drawn, so a fault cannot hide in a pair that was left out.
@@ -14,16 +14,20 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 import numpy as np
+import pytest
 
+from xbridge.errors import XBridgeError
 from xbridge.extend import CPU, DTYPES, HOST, get_backend, native_dtype
-from xbridge.testing.samples import Sample, dtypes_of, make_on, samples_of, states_of
+from xbridge.protocol import MemoryLayout
+from xbridge.testing.samples import dtypes_of, make_sample, samples_of, states_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any, TypeAlias
 
     from xbridge import Device
-    from xbridge.protocol import Array, HostArray
+    from xbridge.protocol import Array, Backend, HostArray
+    from xbridge.testing.samples import Sample
 
     Shape: TypeAlias = tuple[int, ...]
     Check: TypeAlias = Callable[[str, Sample], None]
@@ -81,22 +85,10 @@ def _specials(dtype: str, code: np.dtype[Any]) -> list[int]:
     return [*ends, infinity, infinity | sign, infinity + 1, quiet + 5, quiet | sign | 3, infinity - 1]
 
 
-def make_sample(name: str, layout: str, values: HostArray, device: Device = CPU) -> Sample:
-    """Make a sample of these values in that layout. If a device lacks the layout, move it there."""
-    cases = samples_of(name).cases
-    case = cases[layout]
-    values = case.fold(values) if case.fold else values
-    plain = states_of(cases, layout, values.dtype.name, device)[0]
-    array = make_on(get_backend(name), case, values, device)
-    return Sample(array, values, layout, plain.tracked, plain.writable)
-
-
 def variants(name: str, layout: str, values: HostArray, device: Device = CPU) -> Iterator[Sample]:
     """Yield a sample with that layout, then a read-only one, then one that requires grad."""
     for state in states_of(samples_of(name).cases, layout, values.dtype.name, device):
-        sample = make_sample(name, layout, values, device)
-        array = state.make(sample.array) if state.make else sample.array
-        yield sample._replace(array=array, tracked=state.tracked, writable=state.writable)
+        yield make_sample(name, layout, values, device, state)
 
 
 def plain_array(name: str, values: HostArray) -> Array:
@@ -136,26 +128,6 @@ def sweep_everywhere(name: str, dtypes: tuple[str, ...]) -> Iterator[Sample]:
     yield from sweep_devices(name)
 
 
-def for_own_arrays(check: Check) -> Callable[[str], None]:
-    """Make a test that runs over the backend's arrays in host memory."""
-    return _over(check, lambda backend: sweep(backend, swept_dtypes(backend)))
-
-
-def for_device_arrays(check: Check) -> Callable[[str], None]:
-    """Make a test that runs over the backend's arrays on other devices than the host."""
-    return _over(check, sweep_devices)
-
-
-def for_all_arrays(check: Check) -> Callable[[str], None]:
-    """Make a test that runs over the backend's arrays on all devices."""
-    return _over(check, lambda backend: sweep_everywhere(backend, swept_dtypes(backend)))
-
-
-def for_host_arrays(check: Check) -> Callable[[str], None]:
-    """Make a test that runs over NumPy arrays of the dtypes that the backend has."""
-    return _over(check, lambda backend: sweep(HOST, swept_dtypes(backend)))
-
-
 def _over(check: Check, samples: Callable[[str], Iterator[Sample]]) -> Callable[[str], None]:
     @wraps(check)
     def test(backend: str) -> None:
@@ -174,3 +146,115 @@ def _add_note(sample: Sample, _kind: object, error: BaseException | None, _trace
         values = sample.values
         held = f"it holds {values.dtype} of shape {values.shape}:\n{values!r}"
         error.add_note(f"the array has the layout {sample.layout!r}; {held}")
+
+
+for_own_arrays = partial(_over, samples=lambda backend: sweep(backend, swept_dtypes(backend)))
+"""Make a test that runs over the backend's arrays in host memory."""
+
+for_device_arrays = partial(_over, samples=sweep_devices)
+"""Make a test that runs over the backend's arrays on other devices than the host."""
+
+for_all_arrays = partial(_over, samples=lambda backend: sweep_everywhere(backend, swept_dtypes(backend)))
+"""Make a test that runs over the backend's arrays on all devices."""
+
+for_host_arrays = partial(_over, samples=lambda backend: sweep(HOST, swept_dtypes(backend)))
+"""Make a test that runs over NumPy arrays of the dtypes that the backend has."""
+
+
+# -- reads of values and memory --------------------------------------------------------------------
+# They do not use the functions under test. NumPy arrays give their own addresses. For other arrays only the
+# backend knows the address, so the suite first tests that `memory_layout` is correct.
+
+
+def read(backend: str, x: Array) -> HostArray:
+    """Read the values of an array by the library's own means."""
+    return samples_of(backend).read(x)
+
+
+def same_bits(found: HostArray, values: HostArray) -> bool:
+    """Return True if two host arrays have one dtype and shape, and the same bits."""
+    alike = found.dtype == values.dtype and found.shape == values.shape
+    return alike and found.tobytes() == values.tobytes()
+
+
+def same_values(found: HostArray, values: HostArray) -> bool:
+    """Return True if two arrays have one dtype and the same bits, except for the payloads of NaNs."""
+    if found.dtype != values.dtype or found.shape != values.shape:
+        return False
+    parts = [(np.real(x), np.imag(x)) if x.dtype.kind == "c" else (x,) for x in (found, values)]
+    for a, b in zip(*parts, strict=True):
+        if not (np.array_equal(np.isnan(a), np.isnan(b)) and same_bits(a[~np.isnan(a)], b[~np.isnan(b)])):
+            return False
+    return True
+
+
+def memory_of(backend: str, x: Array) -> MemoryLayout:
+    """Return the memory layout of an array."""
+    if isinstance(x, np.ndarray):
+        address = int(x.__array_interface__["data"][0])
+        return MemoryLayout(address, x.shape, x.strides, x.itemsize, x.flags.writeable)
+    return get_backend(backend).memory_layout(x)
+
+
+def always_copies(module: Backend) -> bool:
+    """Return True if the backend declares that its arrays never share host memory."""
+    return "sharing" in module.gaps and not module.assumes_immutable
+
+
+def host_memory_of(backend: str, x: Array) -> MemoryLayout:
+    """Return the memory layout of an array on the host. Skip if the library has no host memory."""
+    if "host" in get_backend(backend).gaps and not isinstance(x, np.ndarray):
+        pytest.skip(f"the memory of {backend} cannot be read: {get_backend(backend).gaps['host']}")
+    return memory_of(backend, x)
+
+
+def default_device(backend: str) -> Device:
+    """Return the default device of the library: the host, if the library has it."""
+    return get_backend(backend).devices()[0]
+
+
+def is_aligned(layout: MemoryLayout, alignment: int) -> bool:
+    """Return True if every element begins at a multiple of the alignment."""
+    steps = [stride for stride, n in zip(layout.strides, layout.shape, strict=True) if n > 1]
+    return all(place % alignment == 0 for place in (layout.address, *steps))
+
+
+def byte_addresses(layout: MemoryLayout) -> HostArray:
+    """Return the address of every byte, sorted."""
+    if layout.is_unallocated():
+        return np.empty(0, np.intp)
+    addresses = np.asarray(layout.address)
+    for n, stride in zip((*layout.shape, layout.itemsize), (*layout.strides, 1), strict=True):
+        addresses = np.add.outer(addresses, np.arange(n) * stride)
+    return np.unique(addresses)
+
+
+def disjoint(a: MemoryLayout, b: MemoryLayout) -> bool:
+    """Return True if two arrays have no byte in common."""
+    return not np.intersect1d(byte_addresses(a), byte_addresses(b)).size
+
+
+def same_memory(a: MemoryLayout, b: MemoryLayout) -> bool:
+    """Return True if two arrays consist of the same bytes."""
+    return np.array_equal(byte_addresses(a), byte_addresses(b))
+
+
+def refused_write(backend: str, x: Array) -> bool:
+    """Write by the library's own means, and return True if the library refuses."""
+    try:
+        samples_of(backend).write(x)
+    except (ValueError, TypeError, RuntimeError):
+        return True
+    return False
+
+
+def error_of(call: Callable[..., Any], /, *args: Any, **options: Any) -> XBridgeError | None:
+    """Return the error that a call raises, after a check of its message; None if it returns."""
+    try:
+        call(*args, **options)
+    except XBridgeError as error:
+        words = str(error)
+        assert words.startswith("cannot ")
+        assert not words.endswith("; try ")
+        return error
+    return None

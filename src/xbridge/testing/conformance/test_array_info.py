@@ -12,11 +12,14 @@ from xbridge.errors import DTypeError, XBridgeError
 from xbridge.extend import CPU, DTYPES, category, get_backend, is_inexact, native_dtype
 from xbridge.protocol import ArrayInfo, MemoryLayout, Unsupported
 from xbridge.testing._raw_memory import in_place
-from xbridge.testing.conformance._cases import common_dtypes, edge_values, for_own_arrays, plain_array
-from xbridge.testing.conformance._probes import (
+from xbridge.testing.conformance._cases import (
+    common_dtypes,
     default_device,
+    edge_values,
+    for_own_arrays,
     host_memory_of,
     is_aligned,
+    plain_array,
     refused_write,
     same_bits,
 )

@@ -10,12 +10,16 @@ from xbridge.extend import get_backend, is_inexact
 from xbridge.testing._parametrize import promise
 from xbridge.testing.conformance._cases import (
     common_dtypes,
+    disjoint,
+    error_of,
     for_all_arrays,
     for_own_arrays,
+    memory_of,
+    read,
+    same_bits,
     sweep_everywhere,
     swept_dtypes,
 )
-from xbridge.testing.conformance._probes import disjoint, error_of, memory_of, read, same_bits
 from xbridge.testing.samples import samples_of
 
 if TYPE_CHECKING:

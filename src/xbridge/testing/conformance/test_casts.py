@@ -18,11 +18,14 @@ from xbridge.testing.conformance._cases import (
     FULL_SHAPE,
     common_dtypes,
     edge_values,
+    error_of,
     plain_array,
+    read,
+    same_bits,
+    same_values,
     swept_dtypes,
     variants,
 )
-from xbridge.testing.conformance._probes import error_of, read, same_bits, same_values
 from xbridge.testing.samples import samples_of
 
 if TYPE_CHECKING:

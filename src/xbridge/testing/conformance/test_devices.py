@@ -13,11 +13,13 @@ from xbridge.testing._parametrize import promise
 from xbridge.testing.conformance._cases import (
     FULL_SHAPE,
     edge_values,
+    error_of,
     for_device_arrays,
     plain_array,
+    read,
+    same_bits,
     swept_dtypes,
 )
-from xbridge.testing.conformance._probes import error_of, read, same_bits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

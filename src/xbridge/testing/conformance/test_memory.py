@@ -20,26 +20,24 @@ from xbridge.protocol import ArrayInfo
 from xbridge.testing._parametrize import promise
 from xbridge.testing.conformance._cases import (
     FULL_SHAPE,
+    always_copies,
     common_dtypes,
+    default_device,
+    disjoint,
     edge_values,
     for_all_arrays,
     for_host_arrays,
     for_own_arrays,
-    plain_array,
-    sweep,
-    swept_dtypes,
-)
-from xbridge.testing.conformance._probes import (
-    always_copies,
-    default_device,
-    disjoint,
     is_aligned,
     memory_of,
+    plain_array,
     read,
     refused_write,
     same_bits,
     same_memory,
     same_values,
+    sweep,
+    swept_dtypes,
 )
 from xbridge.testing.samples import samples_of
 

@@ -19,10 +19,12 @@ from xbridge.testing.conformance._cases import (
     SHAPES,
     common_dtypes,
     edge_values,
+    error_of,
     for_own_arrays,
     plain_array,
+    read,
+    same_bits,
 )
-from xbridge.testing.conformance._probes import error_of, read, same_bits
 from xbridge.testing.samples import samples_of
 
 if TYPE_CHECKING:

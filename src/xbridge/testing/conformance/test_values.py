@@ -17,25 +17,22 @@ from xbridge.testing._parametrize import promise
 from xbridge.testing.conformance._cases import (
     FULL_SHAPE,
     common_dtypes,
+    default_device,
+    disjoint,
     edge_values,
     for_all_arrays,
     for_host_arrays,
     for_own_arrays,
-    make_sample,
-    plain_array,
-    swept_dtypes,
-)
-from xbridge.testing.conformance._probes import (
-    default_device,
-    disjoint,
     memory_of,
+    plain_array,
     read,
     same_bits,
     same_memory,
     same_values,
+    swept_dtypes,
 )
 from xbridge.testing.conformance.test_autograd import gradient_reaches
-from xbridge.testing.samples import samples_of
+from xbridge.testing.samples import make_sample, samples_of
 
 if TYPE_CHECKING:
     from xbridge.protocol import Array, HostArray

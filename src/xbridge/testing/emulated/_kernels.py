@@ -13,6 +13,7 @@ decompositions of `lstm` and `gru` replace them.
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,7 +62,8 @@ def register() -> None:
         aten.impl("_copy_from", _copy, "PrivateUse1")
         for pending in ("Conjugate", "Negative"):  # torch would recurse without end
             aten.impl("_copy_from", torch.library.fallthrough_kernel, pending)
-        aten.impl("convolution_overrideable", _convolution, "PrivateUse1")
+        convolution = partial(_run_on_host, _aten.convolution.default)
+        aten.impl("convolution_overrideable", convolution, "PrivateUse1")
         aten.impl("convolution_backward_overrideable", _convolution_backward, "PrivateUse1")
         for layer in ("lstm", "gru"):
             for key in ("AutogradPrivateUse1", "PrivateUse1"):  # the second one in inference mode
@@ -70,7 +72,7 @@ def register() -> None:
         everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     # deepcopy and load make bare storages, for which torch would allocate memory without asking
     torch.UntypedStorage.clone = _cloned  # type: ignore[method-assign, assignment]
-    torch.serialization.register_package(0, _as_it_is, _loaded)  # type: ignore[arg-type] # of files, untyped
+    torch.serialization.register_package(0, lambda _storage: None, _loaded)  # type: ignore[arg-type] # of files, untyped
 
 
 def _empty(op: OpOverload) -> Callable[..., torch.Tensor]:
@@ -168,11 +170,6 @@ def _run_on_host(op: OpOverload, *args: object, **options: object) -> object:
     return tree_unflatten(outputs, shape)
 
 
-def _convolution(*args: object) -> object:
-    """Run the host's convolution under the name for devices with their own."""
-    return _run_on_host(_aten.convolution.default, *args)
-
-
 def _convolution_backward(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *args: object) -> object:
     """Add the size of the bias, which the host's operator needs."""
     transposed, groups = args[3], args[5]
@@ -250,7 +247,3 @@ def _loaded(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorag
     if torch.device(location).type != "emu":
         return None
     return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).to("emu").untyped_storage()
-
-
-def _as_it_is(storage: object) -> None:
-    """Return None: torch has the location of the storage."""

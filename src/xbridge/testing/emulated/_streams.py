@@ -133,7 +133,7 @@ class Stream(torch.Stream):
         """Run later work after the work that the event means now."""
         copied = Event()
         copied._stream, copied._last = event._stream, event._last
-        self._queue.append(_Work(_nothing, copied))
+        self._queue.append(_Work(bool, copied))  # which only waits
 
     def wait_stream(self, stream: Stream) -> None:  # type: ignore[override]
         """Run later work after all work of another stream so far."""
@@ -207,10 +207,6 @@ def _reset_locks() -> None:
 
 
 getattr(os, "register_at_fork", dict)(after_in_child=_reset_locks)  # Windows has no `fork`
-
-
-def _nothing() -> None:
-    """Do nothing: the work only waits."""
 
 
 # -- the only device -----------------------------------------------------------------------------

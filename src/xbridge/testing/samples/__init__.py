@@ -124,12 +124,24 @@ def samples_of(name: str) -> Samples:
     return _samples_of(get_backend(name))  # type: ignore[arg-type] # a module is hashable
 
 
-def make_on(backend: Backend, case: LayoutCase, values: HostArray, device: Device) -> Array:
-    """Make a new array on a device, with that layout if it exists there; else it is moved there."""
+def make_sample(
+    name: str, layout: str, values: HostArray, device: Device = CPU, state: State | None = None
+) -> Sample:
+    """Make a sample of these values in that layout, in the plain state if none is given.
+
+    An array with a layout that a device lacks is made on the host and moved.
+    """
+    cases = samples_of(name).cases
+    case = cases[layout]
+    values = case.fold(values) if case.fold else values
+    state = state or states_of(cases, layout, values.dtype.name, device)[0]
     if device != CPU and case.make_on_device:
-        return case.make_on_device(values, device)
-    array = case.make(values)
-    return array if device == CPU else backend.to_device(array, device)
+        array = case.make_on_device(values, device)
+    else:
+        made = case.make(values)
+        array = made if device == CPU else get_backend(name).to_device(made, device)
+    array = state.make(array) if state.make else array
+    return Sample(array, values, layout, state.tracked, state.writable)
 
 
 @cache

@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     Shape: TypeAlias = tuple[int, ...]
 
 
-def _takes_any(case: LayoutCase) -> bool:
-    """Return True if the library can express arrays of that layout."""
-    return any(case.takes(dtype, shape) for shape in ((2, 3), (), (2,)) for dtype in DTYPES)
-
-
 class DerivedSamples:
     """The samples of a library without a module of its own."""
 
@@ -41,7 +36,9 @@ class DerivedSamples:
         self._is_writable = backend.memory_layout(backend.from_numpy(np.zeros(1, bool))).writable
         known = {name: self._case(case) for name, case in host.cases.items()}
         self.cases: Mapping[str, LayoutCase] = {
-            name: case for name, case in known.items() if case is not None and _takes_any(case)
+            name: case
+            for name, case in known.items()
+            if case and any(case.takes(dtype, shape) for shape in ((2, 3), (), (2,)) for dtype in DTYPES)
         }
 
     def _case(self, case: LayoutCase) -> LayoutCase | None:

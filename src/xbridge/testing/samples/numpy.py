@@ -175,10 +175,6 @@ def slanted(_dtype: str, shape: Shape) -> bool:
     return 0 not in shape and sum(n > 1 for n in shape) > 1
 
 
-def _several_bytes(dtype: str, shape: Shape) -> bool:
-    return DTYPES[dtype].bits > 8 and 0 not in shape
-
-
 def _case(make: Make, takes: Callable[[str, Shape], bool] = anywhere, *, folds: bool = False) -> LayoutCase:
     return LayoutCase(
         make,
@@ -192,13 +188,13 @@ cases: dict[str, LayoutCase] = {
     "C": _case(_in(space)),
     "Fortran": _case(_in(lambda shape, dtype: np.empty(shape, dtype, "F")), stretched),
     "transposed": _case(_in(_transposed), stretched),
-    "strided": _case(part_of(lambda whole, _device: whole, *EVERY_SECOND), stretched),
-    "reversed": _case(part_of(lambda whole, _device: whole, *BACKWARDS), stretched),
+    "strided": _case(part_of(lambda whole, _device=CPU: whole, *EVERY_SECOND), stretched),
+    "reversed": _case(part_of(lambda whole, _device=CPU: whole, *BACKWARDS), stretched),
     "offset": _case(_in(_behind_first)),
     "broadcast": _case(_broadcast, repeated, folds=True),
     "overlapping": _case(_overlapping, slanted, folds=True),
     "odd strides": _case(_in(_beside_padding), stretched),
-    "unaligned": _case(_in(_unaligned), _several_bytes),
+    "unaligned": _case(_in(_unaligned), lambda dtype, shape: DTYPES[dtype].bits > 8 and 0 not in shape),
     "byte-swapped": _case(_swapped, lambda dtype, _: DTYPES[dtype].bits > 8),
     "read-only": LayoutCase(lambda values: as_readonly(_in(space)(values)), writable=False),
     "memmap": _case(_in(_mapped), lambda _, shape: 0 not in shape),

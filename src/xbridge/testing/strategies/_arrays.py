@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from xbridge.errors import CallError
 from xbridge.extend import DTYPES, HOST, is_inexact
-from xbridge.testing.samples import Sample, make_on
+from xbridge.testing.samples import make_sample
 from xbridge.testing.strategies._spec import MOST_STATES, SHAPES, ArraySpec
 from xbridge.testing.strategies._values import bounds_in, draw_contents, draw_elements, numbers, quieten
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Literal, Unpack
 
     from xbridge.protocol import Array, Backend, HostArray
+    from xbridge.testing.samples import Sample
     from xbridge.testing.strategies._spec import Asked, Devices, Dtypes, Layouts, Shapes
     from xbridge.testing.strategies._values import Elements
 
@@ -192,11 +193,7 @@ def _draw(draw: st.DrawFn, spec: ArraySpec) -> Sample:
         values = draw_contents(draw, word, shape, bounds_in(word, spec.elements))
         if spec.quiet_nan and is_inexact(word):
             quieten(values)
-    case = spec.cases[name]
-    values = case.fold(values) if case.fold else values
-    array = make_on(spec.backend, case, values, device)
-    array = state.make(array) if state.make else array
-    sample = Sample(array, values, name, state.tracked, state.writable)
+    sample = make_sample(spec.backend.name, name, values, device, state)
     note(_describe(spec.backend, sample))
     return sample
 

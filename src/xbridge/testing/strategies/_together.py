@@ -82,7 +82,7 @@ def arrays_together(
     devices : str, device object or strategy, optional
         The device of all, as for `arrays`.
     **options
-        The other options of `arrays`, such as `layouts`, `elements` and `contents`, for each array.
+        The other options of `arrays`, such as `layouts` and `elements`, for each array.
 
     Returns
     -------
@@ -165,10 +165,8 @@ def _shapes(draw: st.DrawFn, broadcast: bool, count: int) -> list[Shape]:  # noq
     whole = draw(st.sampled_from(SHAPES))
     if not broadcast:
         return [whole] * count
-    return [whole, *(_part(draw, whole) for _ in range(count - 1))]
-
-
-def _part(draw: st.DrawFn, whole: Shape) -> Shape:
-    """Draw a shape that broadcasts to another one."""
-    first = draw(st.integers(0, len(whole)))
-    return tuple(1 if draw(st.booleans()) else side for side in whole[first:])
+    made = [whole]
+    for _ in range(count - 1):
+        first = draw(st.integers(0, len(whole)))
+        made.append(tuple(1 if draw(st.booleans()) else side for side in whole[first:]))
+    return made
