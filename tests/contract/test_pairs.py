@@ -41,7 +41,7 @@ from xbridge.testing.conformance._cases import (
     same_values,
     variants,
 )
-from xbridge.testing.samples import make_sample, samples_of
+from xbridge.testing.samples.lookup import make_sample, samples_of
 from xbridge.testing.strategies._arrays import samples
 
 if TYPE_CHECKING:

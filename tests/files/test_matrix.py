@@ -12,7 +12,7 @@ from shell import refused, shell
 
 import xbridge
 from xbridge.files import matrix
-from xbridge.testing import samples
+from xbridge.testing.samples import lookup
 
 if TYPE_CHECKING:
     from xbridge.protocol import Array
@@ -71,7 +71,7 @@ def test_matrix__row_for_each_layout_that_says_what_addresses_say(
 
     monkeypatch.setattr(matrix, "to_backend", kept)
     found = rows(capsys, "layouts", "--from", source, "--to", target)
-    assert list(found) == list(samples.samples_of(source).cases)
+    assert list(found) == list(lookup.samples_of(source).cases)
     for (x, y), cell in zip(made, found.values(), strict=True):
         host, tensor = (x, y) if source == "numpy" else (y, x)
         alone = np.asarray(tensor.detach().resolve_conj().resolve_neg())

@@ -12,9 +12,10 @@ from strategies import HOST_DTYPES, host_dtype
 from toylib import Toy, complete, make_backend
 
 import xbridge
-from xbridge.testing.samples import LayoutCase, samples_of
+from xbridge.testing.samples import LayoutCase
 from xbridge.testing.samples import numpy as known
 from xbridge.testing.samples.derived import DerivedSamples
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

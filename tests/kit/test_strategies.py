@@ -18,7 +18,7 @@ from toylib import Toy, make_backend
 import xbridge
 from xbridge import Device
 from xbridge.testing.samples import numpy as known
-from xbridge.testing.samples import samples_of
+from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies import (
     arrays,
     devices,

@@ -13,7 +13,7 @@ from rawmemory import same_bits, touched
 
 import xbridge
 from xbridge.testing._without import LAYOUTS, without
-from xbridge.testing.samples import samples_of
+from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies import arrays, samples
 
 torch = pytest.importorskip("torch")

@@ -90,7 +90,7 @@ def _rows(table: str, here: list[str], source: str) -> Iterator[tuple[str, Calla
     elif table == "pairs":
         yield from ((name, partial(zeros, name, "float32")) for name in here)
     else:
-        from xbridge.testing.samples import samples_of  # noqa: PLC0415 -- `--help` does not need it
+        from xbridge.testing.samples.lookup import samples_of  # noqa: PLC0415 -- `--help` does not need it
 
         for name, case in samples_of(source).cases.items():
             for sample in [sample for sample in _SAMPLES if case.takes(*sample)][:1]:

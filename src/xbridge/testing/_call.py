@@ -25,7 +25,7 @@ from xbridge.testing._source import (
     read_expression,
     recipe_of,
 )
-from xbridge.testing.samples import samples_of
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -71,13 +71,11 @@ class Call(NamedTuple):
         f: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        reference: Callable[..., Any] | None,
-        options: dict[str, Any],
         given: list[Array] | None = None,
     ) -> Call:
         """Describe a call with given arrays, at any depth of lists, tuples and dicts."""
         args, kwargs = _map_leaves(partial(_describe, given=given), (args, kwargs))
-        return cls(f, args, kwargs, reference, options, path=find_function(f))
+        return cls(f, args, kwargs, path=find_function(f))
 
     def recipes(self) -> list[Recipe]:
         """Return the recipes of all arrays, in order."""

@@ -221,9 +221,7 @@ def hold(
     promised = read_contract(promised)
     given: list[Array] = []
     state, settings = ReachableState(f), Settings()
-    call = Call.of(f, args, kwargs, None, {}, given)._replace(
-        by=partial(_judge_result, promised=promised), state=state
-    )
+    call = Call.of(f, args, kwargs, given)._replace(by=partial(_judge_result, promised=promised), state=state)
     groups = _groups(call, promised, state, settings, is_over)
     chosen = choose([*groups]) if groups else []
     if not promised["empty"] and any(one.values.size == 0 for one in call.recipes()):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from functools import partial, update_wrapper
-from importlib import import_module
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any, cast
 
-from xbridge.errors import CallError
+from xbridge.errors import CallError, MissingLibraryError
 from xbridge.testing._contract import PROMISES, Contract, explain_unknown, hold, read_contract
 
 if TYPE_CHECKING:
@@ -59,10 +58,13 @@ def contract(
     ...     return x * x
     >>> test_square()
     """
-    import_module("xbridge.testing.strategies")  # which says so if Hypothesis is missing
-    from hypothesis import given  # noqa: PLC0415 -- the assertions need no Hypothesis
-    from hypothesis import strategies as st  # noqa: PLC0415 -- as above
-
+    try:
+        from hypothesis import given  # noqa: PLC0415 -- the assertions need no Hypothesis
+        from hypothesis import strategies as st  # noqa: PLC0415 -- as above
+    except ImportError as error:
+        raise MissingLibraryError.build(
+            "draw arrays", "Hypothesis is not installed", "pip install 'xbridge-array[testing]'"
+        ) from error
     for word, value in promises.items():
         if word not in PROMISES:
             raise explain_unknown(word, value)

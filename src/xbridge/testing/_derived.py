@@ -17,7 +17,7 @@ from xbridge.testing._call import Call, program
 from xbridge.testing._derivatives import GRADIENTS, Case, product
 from xbridge.testing._matches import MismatchError
 from xbridge.testing._outcome import Difference, describe_error, outcome, parts
-from xbridge.testing.samples import samples_of
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ def assert_gradients(f: Callable[..., Any], /, *args: Any, rtol: float | None = 
     >>> assert_gradients(torch.tanh, torch.tensor([0.5, 2.0], dtype=torch.float64))
     """
     __tracebackhide__ = True
-    call = as_differentiable(Call.of(f, args, kwargs, None, {}), rtol)
+    call = as_differentiable(Call.of(f, args, kwargs), rtol)
     if found := call.judge():
         raise MismatchError(call, found)
 
@@ -91,7 +91,7 @@ def assert_lazy(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
     >>> assert_lazy(da.sum, da.ones(3))
     """
     __tracebackhide__ = True
-    call = Call.of(f, args, kwargs, None, {})
+    call = Call.of(f, args, kwargs)
     if call.promise.backend not in LAZY:
         reason = f"{call.promise.backend} has no lazy arrays"
         raise OptionError.build("check what a function computes", reason, "arrays of dask or jax")
@@ -105,10 +105,6 @@ def as_lazy(call: Call) -> Call:
     return call._replace(by=_traced if call.promise.backend == "jax" else _unscheduled)
 
 
-class _ComputedError(RuntimeError):
-    """Raised if the scheduler is called, which computes a lazy array."""
-
-
 def _unscheduled(call: Call) -> Difference | None:
     import dask.config  # noqa: PLC0415 -- only for its arrays
 
@@ -116,7 +112,7 @@ def _unscheduled(call: Call) -> Difference | None:
 
     def refuse(*_args: object, **_kwargs: object) -> None:
         computed.append(1)
-        raise _ComputedError("a lazy array is computed")
+        raise RuntimeError("a lazy array is computed")
 
     with dask.config.set(scheduler=refuse):
         found = call.run()

@@ -19,7 +19,7 @@ import numpy as np
 from xbridge.errors import DTypeError, OptionError, UnsupportedArrayError, type_of, with_article
 from xbridge.extend import DTYPES, HOST, backend_for, get_backend, is_inexact
 from xbridge.testing._raw_memory import in_place
-from xbridge.testing.samples import samples_of
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

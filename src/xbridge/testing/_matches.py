@@ -163,7 +163,7 @@ def assert_matches_numpy(
         raise OptionError.build("compare with rtol and ulp", "one of them decides", "ulp=4")
     options = {"dtype": dtype, "rtol": rtol, "ulp": ulp, "errors": errors, "warnings": warnings}
     given: list[Array] = []
-    call = Call.of(f, args, kwargs, reference, options, given)
+    call = Call.of(f, args, kwargs, given)._replace(reference=reference, options=options)
     if found := call.compare(given, outcome(partial(f, *args, **kwargs))):
         raise MismatchError(call, found)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -92,10 +92,10 @@ def describe_error(error: BaseException) -> Difference:
 
 def outcome(call: Callable[[], Any]) -> Outcome:
     """Run a call to its end: an iterator is read, and warnings are collected."""
-    with (
-        _repeated_warnings() if "torch" in sys.modules else nullcontext(),
-        warnings.catch_warnings(record=True) as warned,
-    ):
+    with ExitStack() as stack, warnings.catch_warnings(record=True) as warned:
+        if torch := sys.modules.get("torch"):  # which gives some warnings once in a process
+            stack.callback(torch.set_warn_always, torch.is_warn_always_enabled())
+            torch.set_warn_always(True)
         warnings.simplefilter("always")
         found = catch(call)
     return found._replace(warned=tuple(warned))
@@ -115,18 +115,6 @@ def catch(call: Callable[[], Any]) -> Outcome:
         if isinstance(result, Iterator):
             result = list(result)
     return Outcome(result, raised[0] if raised else None, ())
-
-
-@contextmanager
-def _repeated_warnings() -> Iterator[None]:
-    """Have torch repeat the warnings that it gives once in a process, so that each call has them."""
-    torch = sys.modules["torch"]
-    was_always = torch.is_warn_always_enabled()
-    torch.set_warn_always(True)
-    try:
-        yield
-    finally:
-        torch.set_warn_always(was_always)
 
 
 def parts(result: Any, path: str = "") -> Iterator[tuple[str, Any]]:

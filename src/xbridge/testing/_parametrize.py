@@ -21,7 +21,7 @@ from xbridge.errors import DeviceError, OptionError, XBridgeError
 from xbridge.extend import DTYPES, get_backend
 from xbridge.protocol import FEATURES
 from xbridge.testing import _without
-from xbridge.testing.samples import samples_of
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,24 +25,9 @@ class _AddressRange:
         }
 
 
-class _ReadOnly:
-    """The memory of an array, which it keeps alive, without the right to write."""
-
-    def __init__(self, x: HostArray) -> None:
-        address, _ = x.__array_interface__["data"]
-        self._owner = x
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": f"|V{x.itemsize}",
-            "data": (address, True),
-            "shape": x.shape,
-            "strides": x.strides,
-        }
-
-
 def read_only(x: HostArray) -> HostArray:
     """Return a read-only view, which nobody can make writable again."""
-    return np.asarray(_ReadOnly(x)).view(x.dtype)
+    return np.asarray(memoryview(x.view(f"V{x.itemsize}")).toreadonly()).view(x.dtype)
 
 
 def in_place(layout: MemoryLayout) -> Bytes:

@@ -155,7 +155,7 @@ class _Check:
 
     def run(self, devices: dict[str, list[Device]]) -> dict[str, object]:
         """Write each finding, and return what was not checked."""
-        found = [Call.of(self._function, *each, None, {}) for each in arguments_of(self._function)]
+        found = [Call.of(self._function, *each) for each in arguments_of(self._function)]
         tried = [call._replace(state=self._state) for call in found]
         host = self._find(tried, HOST)
         self._left_out.clear()

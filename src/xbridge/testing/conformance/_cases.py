@@ -19,7 +19,7 @@ import pytest
 from xbridge.errors import XBridgeError
 from xbridge.extend import CPU, DTYPES, HOST, get_backend, native_dtype
 from xbridge.protocol import MemoryLayout
-from xbridge.testing.samples import dtypes_of, make_sample, samples_of, states_of
+from xbridge.testing.samples.lookup import dtypes_of, make_sample, samples_of, states_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -23,7 +23,7 @@ from xbridge.testing.conformance._cases import (
     refused_write,
     same_bits,
 )
-from xbridge.testing.samples import samples_of
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from xbridge.protocol import HostArray

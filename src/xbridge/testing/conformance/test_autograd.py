@@ -20,7 +20,7 @@ from xbridge.testing.conformance._cases import (
     sweep_everywhere,
     swept_dtypes,
 )
-from xbridge.testing.samples import samples_of
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

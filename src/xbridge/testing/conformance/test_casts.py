@@ -26,7 +26,7 @@ from xbridge.testing.conformance._cases import (
     swept_dtypes,
     variants,
 )
-from xbridge.testing.samples import samples_of
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,7 +25,7 @@ from xbridge.testing.conformance._cases import (
     read,
     same_bits,
 )
-from xbridge.testing.samples import samples_of
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -32,7 +32,7 @@ from xbridge.testing.conformance._cases import (
     swept_dtypes,
 )
 from xbridge.testing.conformance.test_autograd import gradient_reaches
-from xbridge.testing.samples import make_sample, samples_of
+from xbridge.testing.samples.lookup import make_sample, samples_of
 
 if TYPE_CHECKING:
     from xbridge.protocol import Array, HostArray

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from xbridge import Device
     from xbridge.protocol import Array, HostArray
-    from xbridge.testing.samples import Make
 
     Shape: TypeAlias = tuple[int, ...]
+    Make: TypeAlias = Callable[..., Array]
 
 
 def dense(values: HostArray, device: Device = CPU) -> Array:

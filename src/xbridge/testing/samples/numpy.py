@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from xbridge import Device
     from xbridge.protocol import Array, HostArray
-    from xbridge.testing.samples import Make as MakeAnywhere
 
     DType: TypeAlias = np.dtype[Any]
     Shape: TypeAlias = tuple[int, ...]
     Make: TypeAlias = Callable[[HostArray], HostArray]
+    MakeAnywhere: TypeAlias = Callable[..., Array]
 
 _POISON = b"\xa5"
 """The value of every byte between the elements."""

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from xbridge import Device
     from xbridge.protocol import Array, HostArray
-    from xbridge.testing.samples import Make
 
     Shape: TypeAlias = tuple[int, ...]
+    Make: TypeAlias = Callable[..., Array]
 
 
 __all__ = ["cases", "dense", "reaches", "read", "refused", "write"]

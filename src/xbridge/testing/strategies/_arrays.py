@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from xbridge.errors import CallError
 from xbridge.extend import DTYPES, HOST, is_inexact
-from xbridge.testing.samples import make_sample
+from xbridge.testing.samples.lookup import make_sample
 from xbridge.testing.strategies._spec import MOST_STATES, SHAPES, ArraySpec
 from xbridge.testing.strategies._values import bounds_in, draw_contents, draw_elements, numbers, quieten
 

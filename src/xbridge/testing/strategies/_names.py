@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from xbridge import extend
 from xbridge.errors import DeviceError, DTypeError, OptionError, XBridgeError
 from xbridge.extend import CPU, DTYPES, category, get_backend
-from xbridge.testing.samples import dtypes_of, samples_of
+from xbridge.testing.samples.lookup import dtypes_of, samples_of
 
 if TYPE_CHECKING:
     from xbridge import Device

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from xbridge.errors import DTypeError, GradientError, OptionError
 from xbridge.extend import CPU, get_backend, is_inexact
 from xbridge.testing._without import REQUIRES_GRAD, excluded
-from xbridge.testing.samples import dtypes_of, samples_of, states_of
+from xbridge.testing.samples.lookup import dtypes_of, samples_of, states_of
 from xbridge.testing.strategies._names import ORDER, read_device, read_dtypes, read_layout, read_shape
 from xbridge.testing.strategies._values import has_bounds, read_elements
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from xbridge import Device
     from xbridge.protocol import Backend
-    from xbridge.testing.samples import State
+    from xbridge.testing.samples.lookup import State
     from xbridge.testing.strategies._values import Elements
 
     Shape: TypeAlias = tuple[int, ...]
