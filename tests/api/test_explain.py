@@ -15,10 +15,10 @@ import pytest
 from fresh import run
 from hypothesis import event, given, settings
 from strategies import Conversion, conversions
-from xbridge.testing.conformance._probes import disjoint, memory_of, same_memory
 
 import xbridge
 from xbridge import explain
+from xbridge.testing.conformance._cases import disjoint, memory_of, same_memory
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ class _AddressRange:
 
 def read_only(x: HostArray) -> HostArray:
     """Return a read-only view, which nobody can make writable again."""
-    return np.asarray(memoryview(x.view(f"V{x.itemsize}")).toreadonly()).view(x.dtype)
+    return np.asarray(x.view(f"V{x.itemsize}").data.toreadonly()).view(x.dtype)
 
 
 def in_place(layout: MemoryLayout) -> Bytes:
