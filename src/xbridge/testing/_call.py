@@ -95,11 +95,12 @@ class Call(NamedTuple):
     @property
     def promise(self) -> Promise:
         """The library and device of its arrays, and the options."""
-        used = [one for one in self.recipes() if one.backend != HOST] or self.recipes()
+        recipes = self.recipes()
+        used = [one for one in recipes if one.backend != HOST] or recipes
         backend = used[0].backend if used else HOST
         device = used[0].device if used else CPU
         home = get_backend(backend).devices()[0]
-        inputs = dict.fromkeys(one.dtype for one in self.recipes() if is_inexact(one.dtype))
+        inputs = dict.fromkeys(one.dtype for one in recipes if is_inexact(one.dtype))
         there = home if device == CPU else device
         return Promise(backend, there, **(self.options or {}), inputs=tuple(inputs))
 

@@ -65,6 +65,9 @@ class Contract(TypedDict, total=False):
     raises: type[Exception] | tuple[type[Exception], ...]
 
 
+PROMISES = (*Contract.__annotations__,)
+
+
 def assert_contract(  # noqa: PLR0913 -- independent promises
     f: Callable[..., Any],
     /,
@@ -200,9 +203,6 @@ def assert_contract(  # noqa: PLR0913 -- independent promises
         if get_close_matches(word, PROMISES, 1) and not _takes(f, word):
             raise explain_unknown(word, value)
     hold(f, args, kwargs, promises)
-
-
-PROMISES = (*Contract.__annotations__,)
 
 
 def hold(

@@ -59,6 +59,8 @@ def _chunk_of(name: str) -> LayoutCase:
     return _case(lambda values: _whole(known.make(values)), known.takes)
 
 
+_CHUNKS = ("Fortran", "strided", "unaligned", "byte-swapped", "read-only")
+
 cases: dict[str, LayoutCase] = {
     "one chunk": _case(partial(da.from_array, chunks=-1)),
     "several chunks": _case(_halves, host.stretched),
@@ -70,11 +72,7 @@ cases: dict[str, LayoutCase] = {
     )._replace(fold=host.cases["broadcast"].fold),
     "stored": _case(lambda values: _halves(values).persist(scheduler="synchronous")),
     "reduced": _case(lambda values: _halves(values[None])[0]),
-    "Fortran chunk": _chunk_of("Fortran"),
-    "strided chunk": _chunk_of("strided"),
-    "unaligned chunk": _chunk_of("unaligned"),
-    "byte-swapped chunk": _chunk_of("byte-swapped"),
-    "read-only chunk": _chunk_of("read-only"),
+    **{f"{name} chunk": _chunk_of(name) for name in _CHUNKS},
 }
 
 
