@@ -12,8 +12,7 @@ from xbridge._api import align
 from xbridge._core.devices import SHARDED
 from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
-from xbridge._engine.requests import refuse_alignment
-from xbridge._engine.source import leading_index, resolve_source
+from xbridge._engine.source import leading_index, refuse_alignment, resolve_source
 from xbridge._plan.options import NO_OTHERS, CallOptions
 from xbridge._registry.call_cache import lookup
 from xbridge._registry.registry import are_arrays, get, known_backends

@@ -257,7 +257,7 @@ def _plan_conversion(x: Array, backend: str | ModuleType, **options: Any) -> Any
         y = _convert_by_loading(x, backend)
         if y is not None:
             return y
-    from xbridge._engine import requests, verbs  # noqa: PLC0415 -- they import NumPy
+    from xbridge._engine import source, verbs  # noqa: PLC0415 -- they import NumPy
     from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
 
     version = cache_version()
@@ -265,7 +265,7 @@ def _plan_conversion(x: Array, backend: str | ModuleType, **options: Any) -> Any
         return verbs.to_backend(x, backend, CallOptions(**options))
     except UnsupportedArrayError as error:
         if not given:
-            requests.cache_refusal(backend, x, error, version)
+            source.cache_refusal(backend, x, error, version)
         raise
 
 

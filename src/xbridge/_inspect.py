@@ -368,9 +368,9 @@ def _owner(x: Array, asked: str) -> Backend:
     if backend is None:
         error = lookup(("refused", asked, type(x)))(x)
         if error is None:
-            from xbridge._engine import requests  # noqa: PLC0415 -- only an error needs it
+            from xbridge._engine import source  # noqa: PLC0415 -- only an error needs it
 
-            version, error = cache_version(), requests.ownerless_error(x, asked)
-            requests.cache_refusal(asked, x, error, version)
+            version, error = cache_version(), source.ownerless_error(x, asked)
+            source.cache_refusal(asked, x, error, version)
         raise error from None
     return backend

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from xbridge._core.devices import CPU
     from xbridge._core.dtypes import DTYPES, category, is_inexact
     from xbridge._core.text import format_bytes, preformatted, printable, table
-    from xbridge._engine.each import each
+    from xbridge._engine.convert import each
     from xbridge._host.memory import native_dtype
     from xbridge._observe.policy import rules_in, set_process_rules
     from xbridge._observe.record import merge as merge_record
@@ -75,7 +75,7 @@ _LATE = {
     "category": ("xbridge._core.dtypes", "category"),
     "check_options": ("xbridge._plan.options", "check_options"),
     "containers": ("xbridge.tree.containers", ""),
-    "each": ("xbridge._engine.each", "each"),
+    "each": ("xbridge._engine.convert", "each"),
     "entries_for": ("xbridge._registry.registry", "entries_for"),
     "entry_points": ("xbridge._core.entry_points", ""),
     "format_bytes": ("xbridge._core.text", "format_bytes"),

@@ -11,12 +11,12 @@ import pytest
 
 LIMITS = {
     "_core": 1_610,
-    "_engine": 2_400,
+    "_engine": 2_335,
     "_host": 2_045,
     "_observe": 760,
-    "_plan": 1_260,
+    "_plan": 1_250,
     "_pyinstaller": 150,
-    "_registry": 1_000,
+    "_registry": 980,
     "_transfer": 700,
     "backends": 3_590,
     "files": 2_700,

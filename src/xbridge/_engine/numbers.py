@@ -32,7 +32,7 @@ def explicit_dtype(options: Options) -> str | None:
     return None if options.dtype in UNNAMED else options.dtype
 
 
-def from_numbers(nest: Nest, target: Backend, options: Options, *, version: int | None = None) -> Array:
+def from_numbers(nest: Nest, target: Backend, options: Options) -> Array:
     """Convert numbers, to the target's default dtypes unless the caller named one."""
     refuse_sharing(options, nest)
     named = explicit_dtype(options)
@@ -44,7 +44,7 @@ def from_numbers(nest: Nest, target: Backend, options: Options, *, version: int 
         raise aim(error, target) from error.__cause__
     if host.dtype.kind in "iu":
         refuse_overflow(host, named or chosen("default", host.dtype.name, target, device), target, device)
-    return convert(Source(host, get(HOST)), target, _options_of_numbers(options), version=version)
+    return convert(Source(host, get(HOST)), target, _options_of_numbers(options))
 
 
 def _options_of_numbers(options: Options) -> Options:

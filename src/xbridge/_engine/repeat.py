@@ -1,13 +1,13 @@
 """Repeat a plan without planning again: compile it for one array into a function for others with its key.
 
 The key of an array is everything about it that its plan depends on. Between libraries, this is the dtype and
-the flags of the view that `fast_to_numpy` returns. Within a library, or while an operation is pending on the
-array, `plan_key` of the backend returns it. The rest of what a plan depends on is either in the key of the
-cached call (the options) or read again in each call (the state of the backends, such as torch's default
+the flags of the view that `fast.to_numpy` returns. Within a library, or while an operation is pending on the
+array, `fast.plan_key` of the backend returns it. The rest of what a plan depends on is either in the key of
+the cached call (the options) or read again in each call (the state of the backends, such as torch's default
 dtype).
 
 A compiled function returns None to decline: for an array whose key was not planned yet, for an array that
-`fast_to_numpy` or `fast_from_numpy` does not convert, and if a step fails. The caller then plans the call,
+`fast.to_numpy` or `fast.from_numpy` does not convert, and if a step fails. The caller then plans the call,
 and an error comes from that plan, with its explanation.
 
 The functions are closures that call each other, because a loop over the steps takes 1.6 times as long.
@@ -16,15 +16,16 @@ The functions are closures that call each other, because a loop over the steps t
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, reduce
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias, TypeVar
 
 from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import Array, Backend, HostArray
+from xbridge._engine.source import Source
 from xbridge._host.importers import import_array
 from xbridge._host.memory import native_dtype
 from xbridge._plan.options import cache_key, find_converter
@@ -42,10 +43,17 @@ from xbridge._registry.registry import get
 from xbridge.backends import HOST
 from xbridge.errors import FOREIGN_ERRORS, XBridgeError
 
-Convert = Callable[[Any], Any]
-KeyOf = Callable[[Any], object]
-ReadState = Callable[[], object]
-Table = dict[object, Convert]
+T = TypeVar("T")
+
+Convert: TypeAlias = Callable[[Any], Any]
+KeyOf: TypeAlias = Callable[[Any], object]
+ReadState: TypeAlias = Callable[[], object]
+Table: TypeAlias = dict[object, Convert]
+Repeat: TypeAlias = tuple[Convert, object, Callable[[Table, ReadState | None], Convert] | None]
+"""A converter, the key of the arrays that it is for, and what makes the function that finds it in a table.
+
+Without the last one, the converter is for all arrays of the type.
+"""
 
 _dtype_of = attrgetter("dtype")
 _flags_and_dtype_of = attrgetter("flags.num", "dtype")
@@ -64,29 +72,49 @@ _ON_ANY_VIEW: dict[Options, Convert] = {
 _FAILURES = (XBridgeError, *FOREIGN_ERRORS)
 """The errors of a step that make a call decline. The plan that follows fails too, and explains the error.
 
-Errors of `fast_to_numpy` and `fast_from_numpy` are not caught: they are bugs of a backend, which users see.
+Errors of `fast.to_numpy` and `fast.from_numpy` are not caught: they are bugs of a backend, which users see.
 """
 
 
-class CachedStep(NamedTuple):
-    """How to repeat a plan: by which function, for which arrays, and how to find the key of an array."""
+def plan_cacher(
+    version: int, x: Array, source: Backend, target: Backend, options: Options
+) -> Callable[[Plan], None] | None:
+    """Return the function that caches a plan for an array, which is made now, for others with its key.
 
-    convert: Convert
-    key: tuple[object, ...] = ()
-    dispatch: Callable[..., Convert] | None = None
-    """Take a table and the reader of the state, or None. Return the function that finds converters in it.
-
-    None if `convert` suits every array of the type.
+    Return None if plans cannot be cached: a backend does not report its state, or a compiler is tracing. A
+    plan is not cached if that state or the version of the cache has changed since.
     """
-
-
-def state_reader(source: Backend, target: Backend, options: Options) -> ReadState | None:
-    """Return a function that reads the state that plans depend on, such as torch's default dtype.
-
-    Return None if plans cannot be cached: a backend does not report its state, or a compiler is tracing.
-    """
-    if options.compiled or target.is_tracing():
+    call = cache_key(options, target.name, type(x))
+    if call is None or target.is_tracing() or type(x) not in source.fast.types:
         return None
+    read_state = _state_reader(source, target)
+    if read_state is None or get(source.name) is not source or get(target.name) is not target:
+        return None
+    state = read_state()
+
+    def cache_plan(plan: Plan) -> None:
+        info, repeat = plan.conversion.info, None
+        if info.dtype not in DTYPES:
+            return
+        if {info.device, plan.conversion.device} != {CPU}:
+            repeat = _find_mover(plan)
+        elif not (options.copy is False and plan.copies):  # of an empty array; others are refused
+            repeat = _find_within(x, plan) if source is target else _find_between(x, plan)
+        if repeat is None or read_state() != state:
+            return
+        run, key, dispatch = repeat
+        if dispatch is None:
+            store(call, version, run)
+        elif target.name == HOST:  # what becomes of host arrays depends on no state: a call less each time
+            store_by_key(call, version, run, key, lambda table: dispatch(table, None))
+        else:
+            store_by_key(call, version, run, (key, state), lambda table: dispatch(table, read_state))
+
+    return cache_plan
+
+
+def _state_reader(source: Backend, target: Backend) -> ReadState | None:
+    """Return the function that reads what plans depend on beside arrays; None if a backend has none."""
     backends = [backend for backend in (source, target) if backend.name != HOST] or [get(HOST)]
     states = list(dict.fromkeys(backend.fast.plan_state for backend in backends))
     if None in states:
@@ -94,33 +122,6 @@ def state_reader(source: Backend, target: Backend, options: Options) -> ReadStat
     if len(states) == 1:
         return states[0]
     return lambda: tuple(state() for state in states)  # type: ignore[misc] # none of them is None
-
-
-def cache_plan(version: int, x: Array, plan: Plan, read_state: ReadState, state: object) -> None:
-    """Cache the plan of an array for others with its key.
-
-    `version` is that of the cache before planning, and `state` the state then. A plan is not cached if one of
-    them has changed since.
-    """
-    source, target, info, options, _, device = plan.conversion
-    call = cache_key(options, target.name, type(x))
-    if call is None or type(x) not in source.fast.types or info.dtype not in DTYPES:
-        return
-    step: CachedStep | None = None
-    if {info.device, device} != {CPU}:
-        step = _find_mover(plan)
-    elif not (options.copy is False and plan.copies):  # of an empty array; others are refused
-        step = _find_within(source, x, plan) if source is target else _find_between(x, plan)
-    if step is None or read_state() != state:
-        return
-    if step.dispatch is None:
-        store(call, version, step.convert)
-    elif target.name == HOST:  # what becomes of host arrays depends on no state: a call less each time
-        key = step.key[0] if step.key else None
-        store_by_key(call, version, step.convert, key, partial(step.dispatch, read_state=None))
-    else:
-        dispatch = partial(step.dispatch, read_state=read_state)
-        store_by_key(call, version, step.convert, (*step.key, state), dispatch)
 
 
 def cache_import(version: int, cls: type, host: Array, target: Backend, options: Options) -> None:
@@ -145,41 +146,38 @@ def is_global(cls: type) -> bool:
 def importer(target: Backend, options: Options) -> Convert:
     """Return the function that imports scalars or exporters as host arrays, and declines what it cannot."""
     named = options.dtype if options.dtype in DTYPES else None
-
-    def import_or_decline(x: object) -> HostArray | None:
-        try:
-            return import_array(x, must_share=False, fetch=target.host_only, dtype=named)
-        except _FAILURES:
-            return None
-
-    return import_or_decline
+    return _decline_on_error(
+        partial(import_array, must_share=False, fetch=target.host_only, dtype=named), _FAILURES
+    )
 
 
-def _find_mover(plan: Plan) -> CachedStep | None:
+# -- from a plan to a function -----------------------------------------------------------------------------
+
+
+def _find_mover(plan: Plan) -> Repeat | None:
     """Return how to move arrays to or from a device; None if the plan does more than a move."""
     source, target, _, options, _, _ = plan.conversion
-    ops = [step.op for step in plan.steps]
+    ops = [step.op for step in plan.steps if step.op != "copy"]
     move: Convert | None = None
     if options._replace(device=None) != Options():
         return None
     if target.name == HOST and options.device is None and ops[:2] == ["to_device", "to_numpy"]:
         move = source.transfers.fast_from_device
-    elif source.name == HOST and options.device is not None:
-        moves = [op for op in ops if op != "copy"] == ["to_numpy", "from_numpy", "to_device"]
-        move = target.transfers.fast_to_device(str(options.device)) if moves else None
-    return move and CachedStep(move)
+    elif source.name == HOST and options.device and ops == ["to_numpy", "from_numpy", "to_device"]:
+        move = target.transfers.fast_to_device(str(options.device))
+    return move and (move, None, None)
 
 
-def _find_within(backend: Backend, x: Array, plan: Plan) -> CachedStep | None:
+def _find_within(x: Array, plan: Plan) -> Repeat | None:
     """Return how to repeat a plan within one library; None if its backend returns no key."""
-    options, plan_key = plan.conversion.options, backend.fast.plan_key
+    backend, options = plan.conversion.source, plan.conversion.options
+    plan_key = backend.fast.plan_key
     key_of: KeyOf | None = plan_key
     if backend.name == HOST:
         key_of = _flags_and_dtype_of if options.writable is not None else _dtype_of  # no other option asks it
     elif plan_key and (options.grad or options.requires_grad):
         key_of = partial(plan_key, graph=True)
-    key = key_of(x) if key_of else None
-    if key_of is None or key is None:
+    if key_of is None or (key := key_of(x)) is None:
         return None
     calls = [
         _host.caster(x.dtype, *step.args)
@@ -187,46 +185,43 @@ def _find_within(backend: Backend, x: Array, plan: Plan) -> CachedStep | None:
         else _bind(getattr(step.module, step.op), step.args)
         for step in plan.steps
     ]
-    return CachedStep(_chain(calls), (key,), partial(_dispatch_on_key, key_of, failures=_FAILURES))
+    return _chain(calls), key, partial(_dispatch_on_key, key_of, failures=_FAILURES)
 
 
-def _find_between(x: Array, plan: Plan) -> CachedStep | None:
+def _find_between(x: Array, plan: Plan) -> Repeat | None:
     """Return how to repeat a plan between two libraries; None if it depends on more than a key."""
     source, target, options = plan.conversion.source, plan.conversion.target, plan.conversion.options
     if source.autograd and (options.grad == "keep" or options.requires_grad):
         return None  # a plan refuses an array with a graph, which its view does not show
     key_of_pending = source.fast.plan_key and partial(source.fast.plan_key, graph=True)
-    view_of, finish = source.fast.to_numpy, _ON_ANY_VIEW.get(options._replace(device=None, grad=None))
-    if finish is not unchanged and target.name != HOST:
-        finish = None
-    if finish not in (None, unchanged) and source.fast.copy_to_numpy:
-        view_of, finish = source.fast.copy_to_numpy, unchanged
-    elif finish:  # callers try the conversion without options first, if there really are none
+    host, view_of = source.fast.to_numpy(x), source.fast.to_numpy
+    finish = _ON_ANY_VIEW.get(options._replace(device=None, grad=None))
+    if finish is unchanged:  # callers try the conversion without options first, if there really are none
         view_of = decline if options == Options() else lookup_direct(target.name, type(x))
-    dispatch: Callable[..., Convert] = partial(_dispatch_on_view, view_of, finish, key_of_pending)
-    key: tuple[object, ...] = ()
+    elif target.name != HOST:
+        finish = None
+    elif finish and source.fast.copy_to_numpy:
+        view_of, finish = source.fast.copy_to_numpy, unchanged
     convert: Convert | None
-    host = source.fast.to_numpy(x)
     if host is None:
-        key = (key_of_pending(x) if key_of_pending else None,)
-        convert = None if key == (None,) else _compile_pending(plan)
+        key = key_of_pending and key_of_pending(x)
+        convert = None if key is None else _compile_pending(plan)
     elif finish:
-        convert = compose(view_of, finish)
+        key, convert = None, compose(view_of, finish)
         if not key_of_pending:
-            return CachedStep(convert)
-    elif host is x:  # NumPy's arrays are their own views
-        key_of = _flags_and_dtype_of
-        convert = _compile_view(host, plan)
-        if options._replace(device=None) == Options(requires_grad=True):
-            # `fast_from_numpy` takes any host array, and copies what cannot be shared.
-            key_of = _dtype_of
-            require_grad = target.fast.outside_modes(_decline_on_error(target.require_grad))
-            convert = compose(target.fast.from_numpy, require_grad)
-        key, dispatch = (key_of(host),), partial(_dispatch_on_key, key_of)
+            return convert, None, None
     else:
-        # A plan depends on no more of a view, because `_suit_any_view` lets no other plan be cached.
-        key, convert = (_flags_and_dtype_of(host),), _compile_view(host, plan)
-    return convert and CachedStep(convert, key, dispatch)
+        # A plan depends on no more of a view, because `_suits_any_view` lets no other plan be cached.
+        key, convert = _flags_and_dtype_of(host), _compile_view(host, plan)
+        if host is x:  # NumPy's arrays are their own views
+            key_of: KeyOf = _flags_and_dtype_of
+            if options._replace(device=None) == Options(requires_grad=True):
+                # `fast.from_numpy` takes any host array, and copies what cannot be shared.
+                key_of, key = _dtype_of, _dtype_of(host)
+                require_grad = target.fast.outside_modes(_decline_on_error(target.require_grad))
+                convert = compose(target.fast.from_numpy, require_grad)
+            return convert and (convert, key, partial(_dispatch_on_key, key_of))
+    return convert and (convert, key, partial(_dispatch_on_view, view_of, finish, key_of_pending))
 
 
 def _compile_pending(plan: Plan) -> Convert | None:
@@ -241,7 +236,7 @@ def _compile_pending(plan: Plan) -> Convert | None:
     own = [_decline_on_error(_bind(getattr(step.module, step.op), step.args)) for step in plan.steps[:at]]
     own[ops.index("materialize")] = _decline_on_error(partial(_materialize_pending, conversion.source))
     finish = _compile_on_host(plan.steps[at:], conversion.target, native_dtype(conversion.info.dtype))
-    return None if finish is None else _chain([*own, *finish])
+    return finish and _chain([*own, finish])
 
 
 def _materialize_pending(backend: Backend, x: Array) -> Array | None:
@@ -253,45 +248,40 @@ def _materialize_pending(backend: Backend, x: Array) -> Array | None:
 
 
 def _compile_view(host: HostArray, plan: Plan) -> Convert | None:
-    """Compile a plan for views that `fast_to_numpy` returns; None if it depends on more than their key."""
+    """Compile a plan for views that `fast.to_numpy` returns; None if it depends on more than their key."""
     source, target = plan.conversion.source, plan.conversion.target
     if are_both_immutable(source, target):
         return None
     at = [step.op for step in plan.steps].index("to_numpy")
-    # `fast_to_numpy` detaches the array, and its view is read-only if it has to be.
+    # `fast.to_numpy` detaches the array, and its view is read-only if it has to be.
     first = [step for step in plan.steps[:at] if step.op != "detach"]
     shown = plan.conversion.options.writable is not False
-    rest = [step for step in plan.steps[at + 1 :] if step.op != "as_readonly" or not shown]
-    steps = [*first, *rest]
-    if (first and source.name != HOST) or not _suit_any_view(steps, host, plan):
+    steps = [*first, *(step for step in plan.steps[at + 1 :] if step.op != "as_readonly" or not shown)]
+    if (first and source.name != HOST) or not _suits_any_view(steps, host, plan):
         return None
-    calls = _compile_on_host(steps, target, host.dtype, like=host)
-    return None if calls is None else _chain(calls)
+    return _compile_on_host(steps, target, host.dtype, like=host)
 
 
-def _suit_any_view(steps: Sequence[Step], host: HostArray, plan: Plan) -> bool:
+def _suits_any_view(steps: Sequence[Step], host: HostArray, plan: Plan) -> bool:
     """Return True if the steps are right for any host array of the same dtype and flags."""
     options, copying = plan.conversion.options, next((step for step in steps if step.copy_reason), None)
     if copying is None or copying.module is plan.conversion.target:
-        # `fast_from_numpy` itself copies what cannot be shared. With `copy=False` it is used only if the
+        # `fast.from_numpy` itself copies what cannot be shared. With `copy=False` it is used only if the
         # flags alone decide that, as they do for a dense array.
         return host.flags.forc or options.copy is not False
-    if copying.op in ("astype", "to_device", "materialize"):  # these make new memory of any strides
-        return True
-    if copying.copy_reason and copying.copy_reason.kind in _BY_FLAGS:
-        return True
-    if options.copy is True and all(step.op != "astype" for step in steps):
+    if copying.op == "astype" or options.copy is True:  # it makes new memory of any strides
         return True
     # The flags of a dense array tell its strides, except those of axes of one item, which may be anything.
-    return host.flags.forc and all(n > 1 for n in host.shape)
+    is_dense = host.flags.forc and all(n > 1 for n in host.shape)
+    return is_dense or (copying.copy_reason and copying.copy_reason.kind) in _BY_FLAGS
 
 
 def _compile_on_host(
     steps: Sequence[Step], target: Backend, dtype: Any, like: HostArray | None = None
-) -> list[Convert] | None:
-    """Return the functions of the steps that follow `to_numpy`.
+) -> Convert | None:
+    """Return the function that makes the steps that follow `to_numpy`.
 
-    `from_numpy` is replaced by `fast_from_numpy`, which also checks the view. A trial with two items finds
+    `from_numpy` is replaced by `fast.from_numpy`, which also checks the view. A trial with two items finds
     out if the target accepts the dtype. Return None if it does not. With `like`, all views have its flags.
     """
     calls: list[Convert] = []
@@ -311,14 +301,14 @@ def _compile_on_host(
             fn = _host.dense_copier(like, *step.args)
         calls.append(fn)
         last = step
-    trial = _host.ones(dtype)
-    if _chain(calls)(trial) is None:
+    made, trial = _chain(calls), _host.ones(dtype)
+    if made(trial) is None:
         return None
     copied = any(map(_is_dense_copy, steps[-2:-1]))
     if target.fast.from_fresh and copied and calls[-1] is target.fast.from_numpy:
-        shorter = [*calls[:-1], target.fast.from_fresh]
-        return calls if _chain(shorter)(trial) is None else shorter
-    return calls
+        shorter = _chain([*calls[:-1], target.fast.from_fresh])
+        return made if shorter(trial) is None else shorter
+    return made
 
 
 def _is_dense_copy(step: Step) -> bool:
@@ -326,7 +316,7 @@ def _is_dense_copy(step: Step) -> bool:
     return step.module is _host and (step.op, len(step.args)) in (("copy", 0), ("astype", 1))
 
 
-# -- by the key of an array --------------------------------------------------------------------------
+# -- by the key of an array --------------------------------------------------------------------------------
 
 
 def _dispatch_on_view(
@@ -371,7 +361,7 @@ def _dispatch_on_key(
     return convert_by_key_and_state if read_state else convert_by_key
 
 
-# -- composition of functions ------------------------------------------------------------------------
+# -- composition of functions ------------------------------------------------------------------------------
 
 
 def _chain(calls: list[Convert]) -> Convert:
@@ -391,13 +381,13 @@ def compose(first: Convert, finish: Convert, other: Convert = decline) -> Conver
     return convert_in_turn
 
 
-def _decline_on_error(fn: Convert) -> Convert:
+def _decline_on_error(fn: Convert, failures: tuple[type[Exception], ...] = FOREIGN_ERRORS) -> Convert:
     """Return the function of a step, which declines if the library raises."""
 
     def call_or_decline(x: Any) -> Any:
         try:
             return fn(x)
-        except FOREIGN_ERRORS:
+        except failures:
             return None
 
     return call_or_decline
@@ -406,3 +396,48 @@ def _decline_on_error(fn: Convert) -> Convert:
 def _bind(fn: Callable[..., Any], args: tuple[object, ...]) -> Convert:
     """Return the function of a step, which takes no more than an array."""
     return (lambda x: fn(x, *args)) if args else fn
+
+
+class Converters(dict[type, "Convert | None"]):
+    """The converter for the inputs of each type, found at first use by a function."""
+
+    def __init__(self, find: Callable[[type], Convert | None]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, cls: type) -> Convert | None:
+        found = self._find(cls)
+        if found is not decline:  # a later call may have cached a conversion
+            self[cls] = found
+        return found
+
+
+def convert_by_type(converters: Mapping[type, Convert]) -> Callable[[Iterable[Any]], tuple[Any, ...] | None]:
+    """Return the function that converts inputs, each by the converter of its type; None if one declines."""
+
+    def convert_each(xs: Iterable[Any]) -> tuple[Any, ...] | None:
+        ys = []
+        for x in xs:
+            y = converters[type(x)](x)
+            if y is None:
+                return None
+            ys.append(y)
+        return tuple(ys)
+
+    return convert_each
+
+
+def unless_followed(follows: Callable[[Array], bool], convert: Convert) -> Convert:
+    """Return the converter of arrays that decide where results go if autograd or a transform follows them."""
+    return lambda x: None if follows(x) else convert(x)
+
+
+def with_like(convert: Callable[[T], Any], source: Source | None) -> Callable[[T, Array], Any]:
+    """Return a cached call with the argument `like`. This is `source` if the call took the device from it."""
+    device_of = source and source.backend.device_of
+
+    def convert_like(x: T, like: Array) -> Any:
+        device = device_of(like) if device_of else CPU
+        return convert(x) if device is CPU or device == CPU else None
+
+    return convert_like

@@ -1,39 +1,53 @@
-"""Find the backend of an input, and import arrays of libraries that have no backend."""
+"""Find the backend of an input, import arrays of libraries that have none, and recognize mistaken calls.
+
+A call is mistaken if its arguments are in the wrong order, or an input belongs to another function.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import PurePath
+from types import ModuleType
+from typing import Any
 
 from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES
-from xbridge._core.literals import NUMBERS
+from xbridge._core.literals import NUMBERS, SEQUENCES
 from xbridge._core.protocol import Array, ArrayInfo, Backend
-from xbridge._host.advice import aim
+from xbridge._core.wording import option_of, text_of
+from xbridge._host.advice import aim, hint_for_object, literal_error
 from xbridge._host.dlpack import NotOnHostError
-from xbridge._host.importers import castable_names, import_array
+from xbridge._host.exporters.generic import has_attribute
+from xbridge._host.importers import PROTOCOLS, castable_names, import_array, is_exporter
 from xbridge._host.memory import with_named_bits
 from xbridge._host.sequences import is_literal
 from xbridge._plan.steps import Options
-from xbridge._registry.registry import backend_for, get
+from xbridge._registry.call_cache import store
+from xbridge._registry.registry import backend_for, get, known_backends
 from xbridge.backends import HOST
-from xbridge.errors import DTypeError, UnsupportedArrayError, XBridgeError
+from xbridge.errors import (
+    DTypeError,
+    OptionError,
+    UnknownBackendError,
+    UnsupportedArrayError,
+    XBridgeError,
+    type_of,
+)
 
 
+@dataclass(slots=True, eq=False)
 class Source:
     """An input and its backend. An input that no backend owns has that of the host, which imports it."""
 
-    __slots__ = ("_info", "array", "backend", "foreign", "is_array")
-
-    def __init__(
-        self, array: Array, backend: Backend, *, is_array: bool = True, foreign: bool = False
-    ) -> None:
-        self.array = array
-        self.backend = backend
-        self.is_array = is_array
-        """True if `array` is an array of the backend: not a scalar, an exporter, a number or a list."""
-        self.foreign = foreign
-        """True if no backend owns the input. Then every conversion leaves the library of the input."""
-        self._info: ArrayInfo | None = None
+    array: Array
+    backend: Backend
+    is_array: bool = True
+    """True if `array` is an array of the backend: not a scalar, an exporter, a number or a list."""
+    foreign: bool = False
+    """True if no backend owns the input. Then every conversion leaves the library of the input."""
+    _info: ArrayInfo | None = None
 
     def info(self) -> ArrayInfo:
         """Return the backend's description of the array, which is computed once."""
@@ -41,24 +55,13 @@ class Source:
             self._info = self.backend.array_info(self.array)
         return self._info
 
-    def location(self) -> tuple[str, Device, str]:
-        """Return the name of the backend, the device and the dtype of the array."""
-        backend, info = self.backend, self._info
-        if info is None:
-            return backend.name, backend.device_of(self.array), backend.dtype_of(self.array)
-        return backend.name, info.device, info.dtype
-
     def is_literal(self) -> bool:
         """Return True if the input is a Python number or a sequence, which has no backend."""
         return self.foreign and not self.is_array and is_literal(self.array)
 
-    def is_number(self) -> bool:
-        """Return True if the input is a Python number, which has no backend."""
-        return self.is_literal() and issubclass(type(self.array), NUMBERS)
-
     def adapts(self) -> bool:
         """Return True if `align` returns the input as it is: a Python number, or None."""
-        return self.array is None or self.is_number()
+        return self.array is None or (self.is_literal() and issubclass(type(self.array), NUMBERS))
 
     def is_scalar(self) -> bool:
         """Return True if the input is a scalar of its backend, such as one of NumPy's."""
@@ -110,23 +113,19 @@ def import_source(
     return Source(array, importer, foreign=True)
 
 
-def mapped_dtype(source: Source, target: Backend, options: Options) -> str | None:
-    """Return the dtype that a call maps an input to, or all columns of a table; None if it keeps its own."""
-    dtypes = dict(options.by_dtype)
+def with_mapped_dtype(source: Source, target: Backend, options: Options) -> Options:
+    """Return options with the dtype that a call maps an input to, or all columns of a table; None if none."""
+    if not options.by_dtype:
+        return options
+    dtypes, dtype = dict(options.by_dtype), None
     with suppress(XBridgeError):  # the conversion raises it too
         names = set() if source.is_array else set(castable_names(source.array))
         made = {dtypes.get(name, name) for name in names}
         if len(made) == 1 and not names.isdisjoint(dtypes):
-            return made.pop()
-        return dtypes.get(import_source(source, fetch=target.host_only).info().dtype)
-    return None
-
-
-def with_mapped_dtype(source: Source, target: Backend, options: Options) -> Options:
-    """Return options with the dtype that a call maps an input to."""
-    if not options.by_dtype:
-        return options
-    return options._replace(dtype=mapped_dtype(source, target, options), by_dtype=())
+            dtype = made.pop()
+        else:
+            dtype = dtypes.get(import_source(source, fetch=target.host_only).info().dtype)
+    return options._replace(dtype=dtype, by_dtype=())
 
 
 def import_for(source: Source, target: Backend, options: Options) -> Source:
@@ -159,3 +158,106 @@ def leading_index(sources: list[Source]) -> int | None:
     libraries = {sources[i].backend.name for i in proper}
     followed = [i for i in proper if sources[i].is_followed()] if len(libraries) > 1 else []
     return (followed or proper or arrays)[0] if arrays else None
+
+
+# -- mistaken calls ----------------------------------------------------------------------------------------
+
+
+def resolve_request(x: object, name: str | ModuleType, verb: str = "to_backend") -> Source:
+    """Return the source of a conversion, or raise an error that corrects the call."""
+    refuse_order(x, name, verb)
+    source = resolve_source(x)
+    if source.is_literal() and not hasattr(type(x), "_fields"):
+        raise literal_error(x, get(name).name)
+    return source
+
+
+def resolve_like(like: object) -> Source:
+    """Resolve the argument `like`, which gives the backend and the device."""
+    try:
+        return import_source(resolve_source(like))
+    except UnsupportedArrayError as error:
+        given: Any = like
+        word, hint = _option_for(like), "like=None"
+        if word:
+            hint = f"like=None, {word}={text_of(like)}"
+        elif type(given) in (list, tuple) and given and backend_for(type(given[0])):
+            hint = "like=y[0]"
+        raise OptionError.build(f"take {type_of(like)} as like", "it is not an array", hint) from error
+
+
+def refuse_order(x: object, name: object, verb: str) -> None:
+    """Raise an error if the name of the backend comes before the array."""
+    if type(x) is str and x in known_backends() and not isinstance(name, (str, ModuleType)):
+        reason = "the array comes first, and the name of a backend after it"
+        raise UnknownBackendError.build(f"find a backend by {type_of(name)}", reason, f"{verb}(x, {x!r})")
+
+
+_ASKED = {
+    "backend_of": "name the backend of",
+    "dtype_of": "name the dtype of",
+    "array_namespace": "find the namespace of",
+}
+"""What the functions that ask about an array do. The others find its device."""
+
+
+def ownerless_error(x: Any, verb: str) -> UnsupportedArrayError:
+    """Return the error for a question about an array that was asked of something else."""
+    if type(x) in (list, tuple) and x and all(map(backend_for, map(type, x))):
+        hint = f"{verb}(*x)" if verb == "array_namespace" else f"{verb}(x[0])"
+    elif is_literal(x):
+        hint = "asarray(x)"
+    elif hasattr(type(x), "named_parameters"):  # a module of a neural network
+        hint = f"{verb}(next(x.parameters()))"
+    else:
+        hint = f"{verb}(asarray(x))" if is_exporter(x) else hint_for_object(x)
+    action = f"{_ASKED.get(verb, 'find the device of')} {type_of(x)}"
+    return UnsupportedArrayError.build(action, "it is not an array of a known library", hint)
+
+
+def cache_refusal(asked: str | ModuleType, x: object, error: UnsupportedArrayError, version: int) -> None:
+    """Cache what is said of an object that is no array, for others of its type: programs ask in loops."""
+    cls = type(x)
+    said = error.action, error.reason, error.hint
+    if issubclass(cls, (*SEQUENCES, dict, str, PurePath)) or is_exporter(x) or type_of(x) not in error.action:
+        return  # it depends on the object itself
+
+    def refuse(x: object) -> UnsupportedArrayError | None:
+        # Its class may have got a protocol since.
+        return None if has_attribute(x, *PROTOCOLS) else UnsupportedArrayError.build(*said)
+
+    store(("refused", asked, cls), version, refuse)
+
+
+def refuse_alignment(sources: Sequence[Source], verb: str = "align") -> None:
+    """Raise an error if all arrays are in one list, or an option is among the inputs."""
+    first: Any = sources[0].array if len(sources) == 1 else None
+    if type(first) in (list, tuple):
+        kinds = set(map(type, first))
+        if kinds and all(backend_for(kind) for kind in kinds):
+            reason = "each argument is aligned as one array, and this one would be stacked"
+            raise OptionError.build(f"align {type_of(first)} of arrays", reason, f"{verb}(*xs)")
+    if any(type(source.array) is dict for source in sources):
+        hint = "xbridge.tree.align(*xs)" if verb == "align" else ""
+        raise OptionError.build("align a dict", "it is a tree of arrays", hint)
+    refuse_options([source.array for source in sources])
+
+
+def refuse_options(xs: Sequence[object]) -> None:
+    """Raise an error if an option is among arguments that are to be aligned."""
+    for i, x in enumerate(xs):
+        word = _option_for(x)
+        if word:
+            text = text_of(x)
+            raise OptionError.build(f"align {text} at xs[{i}]", f"a {word} is an option", f"{word}={text}")
+
+
+def _option_for(x: object) -> str:
+    """Return the option that a name or an object is for, where an array was expected; "" if none."""
+    cls = type(x)
+    if cls in (list, tuple, dict):  # a compiler does not follow a method of their names
+        return ""
+    if not (issubclass(cls, (str, ModuleType, type)) or cls.__name__.lower().endswith(("device", "dtype"))):
+        return ""  # it is not looked at, because a proxy may raise
+    word = option_of(x, ["backend", "device", "dtype"])
+    return word if word != "backend" or text_of(x).strip("'") in known_backends() else ""

@@ -18,8 +18,7 @@ from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, is_numer
 from xbridge._core.literals import NUMBERS
 from xbridge._core.protocol import Array, ArrayInfo, Backend, HostArray
 from xbridge._core.tracing import none_in_traces
-from xbridge._engine.convert import convert, convert_all, refuse_unsupported
-from xbridge._engine.each import convert_by_type, each, in_groups
+from xbridge._engine.convert import convert, convert_all, each, in_groups, refuse_unsupported
 from xbridge._engine.execute import call_untraced, is_observed, run
 from xbridge._engine.numbers import (
     Filler,
@@ -30,7 +29,7 @@ from xbridge._engine.numbers import (
     refuse_overflow,
     refuse_sharing,
 )
-from xbridge._engine.repeat import Convert, compose, importer, is_global
+from xbridge._engine.repeat import Convert, compose, convert_by_type, importer, is_global
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._host import sequences
 from xbridge._host.sequences import Nest
@@ -67,13 +66,13 @@ class _Element(NamedTuple):
         return backend.is_tracing() or backend.unsupported(self.source.array, leaving=True) is None
 
 
-def from_arrays(nest: Nest, target: Backend, options: Options, *, version: int | None = None) -> Array:
+def from_arrays(nest: Nest, target: Backend, options: Options) -> Array:
     """Stack the arrays of a list in one array."""
     refuse_sharing(options, nest)
-    options = options._replace(copy=None)
+    version, options = cache_version(), options._replace(copy=None)
     y = _stack_at_once(nest, target, options)
     if y is None:
-        y = convert(_stack_each(nest, target, options, version), target, options, version=version)
+        y = convert(_stack_each(nest, target, options), target, options, version=version)
     return y
 
 
@@ -89,12 +88,9 @@ def _stack_at_once(nest: Nest, target: Backend, options: Options) -> Array | Non
     return None if fill is None else fill(nest.shape, nest.leaves)
 
 
-def _stack_each(nest: Nest, target: Backend, options: Options, version: int | None) -> Source:
-    """Choose dtype, device and stacker, convert each array for the stacker, and stack them.
-
-    With the version of the cache before the call, the conversions are cached.
-    """
-    elements = _describe_elements(nest, target, options, version)
+def _stack_each(nest: Nest, target: Backend, options: Options) -> Source:
+    """Choose dtype, device and stacker, convert each array for the stacker, and stack them."""
+    elements = _describe_elements(nest, target, options)
     strong = [element for element in elements if not element.weak]  # at least one
     placing = [element for element in strong if not element.scalar] or strong
     _refuse_ragged(elements, target)
@@ -131,7 +127,7 @@ def _stack_each(nest: Nest, target: Backend, options: Options, version: int | No
         _refuse_own(element, stacker)
     checked = part._replace(check_loss=not explicit_dtype(options))
     try:
-        parts = _convert_elements(elements, stacker, checked, version)
+        parts = _convert_elements(elements, stacker, checked)
     except ValueLossError as error:
         if not is_inexact(dtype) or "dtype=" not in error.hint:  # or the target lacks the dtype to name
             raise
@@ -148,7 +144,7 @@ def _stack_each(nest: Nest, target: Backend, options: Options, version: int | No
     )
 
 
-def _describe_elements(nest: Nest, target: Backend, options: Options, version: int | None) -> list[_Element]:
+def _describe_elements(nest: Nest, target: Backend, options: Options) -> list[_Element]:
     given, weak = [], []
     for leaf in nest.leaves:
         inner = _as_nest(leaf)
@@ -157,7 +153,7 @@ def _describe_elements(nest: Nest, target: Backend, options: Options, version: i
         if not has_arrays:
             given.append(Source(read_numbers(inner, None, target, options), get(HOST)))
         elif inner is leaf:
-            given.append(_stack_each(inner, target, options, version))
+            given.append(_stack_each(inner, target, options))
         else:
             given.append(resolve_source(leaf))
     sources = [import_for(source, target, options) for source in given]
@@ -214,16 +210,14 @@ def _choose_stacker(
     return host
 
 
-def _convert_elements(
-    elements: list[_Element], stacker: Backend, options: Options, version: int | None
-) -> list[Array]:
+def _convert_elements(elements: list[_Element], stacker: Backend, options: Options) -> list[Array]:
     """Convert the elements for the stacker together. A promotion must keep all values that can be read."""
     promoted = options.check_loss and any(one.info.dtype != options.dtype for one in elements)
     checked = [promoted and one.is_checkable() for one in elements]
     arrays = [element.source.array for element in elements]
 
     def convert_part(check: bool, part: list[Array]) -> list[Array]:  # noqa: FBT001 -- a group
-        return each(part, stacker, options._replace(check_loss=check), version)
+        return each(part, stacker, options._replace(check_loss=check))
 
     return in_groups(checked, arrays, convert_part)
 
@@ -311,7 +305,7 @@ def _convert_stack(row: Array, owner: Backend, target: Backend, options: Options
         row = owner.detach(row)
     source = Source(row, owner)
     with suppress(XBridgeError):
-        return call_untraced(partial(convert, version=cache_version()), source, [owner], target, options)
+        return call_untraced(convert, source, [owner], target, options)
     return None
 
 

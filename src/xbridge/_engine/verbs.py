@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -15,16 +14,18 @@ from xbridge._core.devices import CPU, SHARDED, Device
 from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype, holds_every, is_numeric
 from xbridge._core.protocol import Array, Backend, HostArray
 from xbridge._core.tracing import none_in_traces
-from xbridge._engine.convert import convert, plan, refuse_unsupported
-from xbridge._engine.each import convert_by_type, each, in_groups, make_by_dtype, unless_followed, with_like
+from xbridge._engine.convert import convert, each, in_groups, plan, refuse_unsupported
 from xbridge._engine.execute import call_untraced, run_steps
-from xbridge._engine.requests import refuse_alignment, resolve_like, resolve_request
+from xbridge._engine.repeat import convert_by_type, unless_followed, with_like
 from xbridge._engine.source import (
     Source,
     device_for,
     import_for,
     import_source,
     leading_index,
+    refuse_alignment,
+    resolve_like,
+    resolve_request,
     resolve_source,
     with_mapped_dtype,
 )
@@ -56,11 +57,7 @@ def to_backend(x: object, name: str | ModuleType, options: CallOptions) -> Array
     version = cache_version()
     source, target = resolve_request(x, name), get(name)
     checked = read_options((target, source.backend), options)
-    if checked.by_dtype:
-        return each([x], target, checked, version)[0]
-    y = find_converter(checked, target.name, type(x))(x)
-    if y is None:
-        y = call_untraced(partial(convert, version=version), source, [source.backend], target, checked)
+    y = each([x], target, checked)[0]
     known = find_converter(checked, target.name, type(x))
     if known is not decline and options.are_constant(name):
         key = options.key("convert", name, type(x))
@@ -92,12 +89,7 @@ def asarray(obj: object, like: object, name: str | ModuleType | None, options: C
     target_is_inferred = target is None
     target = target or backends[0]
     checked = read_options((target, backends[0]), options)
-    if checked.by_dtype and fn is convert:
-        return each([obj], target, checked, version)[0]
-    y = find_converter(checked, target.name, type(obj))(obj) if fn is convert else None
-    if y is None:
-        run = partial(fn, version=version)
-        y = make_by_dtype(partial(call_untraced, run, content, backends, target), target, checked)
+    y = each([obj], target, checked)[0] if fn is convert else _make(fn, content, backends, target, checked)
     if _is_cacheable(like, [target, *backends]) and given.are_constant(name):
         if fn is convert:
             known = find_converter(checked, target.name, type(obj))
@@ -120,10 +112,10 @@ def align(
         target, checked, device_source = choose_target(sources, name, like, options)
 
         def convert_part(kind: str, part: list[Source]) -> list[Any]:
-            arrays = [source.array for source in part]
             if kind == "lists":
-                return list(index_errors(_align_list(source, target, checked) for source in part))
-            return each(arrays, target, checked, version) if kind == "arrays" else arrays
+                return list(index_errors(_make(*choose_converter(x), target, checked) for x in part))
+            arrays = [source.array for source in part]
+            return each(arrays, target, checked) if kind == "arrays" else arrays
 
         kinds = ["others" if x.adapts() else "lists" if x.is_literal() else "arrays" for x in sources]
         ys = in_groups(kinds, sources, convert_part)
@@ -131,50 +123,47 @@ def align(
         if error.index is None:
             raise
         raise error.at(f"xs[{error.index}]") from error
-    _cache_align(version, target, sources, name, like, options, checked, device_source)
+    if options.are_constant(name) and _is_cacheable(like, [target, *(x.backend for x in sources)]):
+        known = _aligned_before(sources, target, checked, target_is_inferred=name is None and like is None)
+        if known is not decline:
+            # Converters of `checked` decline an array on another device, so only that of `like` is read.
+            model = device_source if like is not None and device_source not in sources else None
+            key = options.key("align", name, tuple([type(x) for x in xs]), type(like))
+            store(key, version, with_like(known, model))
     return tuple(ys)
 
 
-def _align_list(source: Source, target: Backend, options: Options) -> Array:
-    """Convert a list of numbers or arrays."""
-    fn, content, backends = choose_converter(source)
-    return make_by_dtype(partial(call_untraced, fn, content, backends, target), target, options)
+def _make(
+    fn: Callable[..., Array], content: Any, backends: list[Backend], target: Backend, options: Options
+) -> Array:
+    """Make an array of numbers or of a list, and cast it if the call maps its dtype."""
+    if not options.by_dtype:
+        return call_untraced(fn, content, backends, target, options)
+    y = call_untraced(fn, content, backends, target, options._replace(by_dtype=(), requires_grad=None))
+    return each([y], target, options)[0]
 
 
-def _cache_align(
-    version: int,
-    target: Backend,
-    sources: list[Source],
-    name: str | ModuleType | None,
-    like: object,
-    given: CallOptions,
-    options: Options,
-    device_source: Source | None,
-) -> None:
-    """Cache a call of `align` for arguments of these types, if there is a converter for each.
+def _aligned_before(
+    sources: list[Source], target: Backend, options: Options, *, target_is_inferred: bool
+) -> Callable[[Any], Any]:
+    """Return the function that aligns inputs of these types as they were before, or one that declines.
 
     Without a name or `like`, an array behind the first may decide because autograd or a transform follows it.
-    So the cached call declines such an array, and a call in which one has decided is not cached.
+    So the function declines such an array, and a call in which one has decided is not cached.
     """
     arrays = [x for x in sources if not (x.is_literal() or x.is_scalar() or x.adapts())]
-    target_is_inferred = name is None and like is None
     if target_is_inferred and arrays and arrays[0].backend is not target:
-        return
-    if not given.are_constant(name) or not _is_cacheable(like, [target, *(x.backend for x in sources)]):
-        return
+        return decline
     converters: dict[type, Callable[[Any], Any]] = {}
     for source in sources:
         cls, follows = type(source.array), source.backend.follows
         converter = unchanged if source.adapts() else find_converter(options, target.name, cls)
         if converter is decline:
-            return
+            return decline
         if target_is_inferred and source.backend is not target and follows:
             converter = unless_followed(follows, converter)
         converters[cls] = converter
-    # Converters of `options` decline an array on another device, so only that of `like` is read.
-    model = device_source if like is not None and device_source not in sources else None
-    key = given.key("align", name, tuple([type(source.array) for source in sources]), type(like))
-    store(key, version, with_like(convert_by_type(converters), model))
+    return convert_by_type(converters)
 
 
 def _is_cacheable(like: object, backends: list[Backend]) -> bool:
@@ -211,12 +200,13 @@ def array_location(source: Source) -> tuple[str, Device, str] | None:
     """Return the backend's name, the device and the dtype of an array; None for a number, a list or None."""
     if source.array is None or source.is_literal():
         return None
-    return import_source(source).location()
+    found = import_source(source)
+    return found.backend.name, found.backend.device_of(found.array), found.backend.dtype_of(found.array)
 
 
 def to_list(x: object, view: HostArray | None = None, listed: set[object] | None = None) -> Any:
     """See `xbridge.to_list`. A dtype of a view whose values are numbers is entered in `listed`."""
-    version, host = cache_version(), get(HOST)
+    host = get(HOST)
     view = find_converter(Options(), HOST, type(x))(x) if view is None else view
     if view is not None and view.dtype.isnative and host.dtype_of(view) in DTYPES:
         if listed is not None:
@@ -226,11 +216,10 @@ def to_list(x: object, view: HostArray | None = None, listed: set[object] | None
     if source.is_literal():
         reason = "numbers and lists are not arrays"
         raise UnsupportedArrayError.build(f"list {type_of(x)}", reason, "to_list(asarray(x))")
-    fn = partial(_list_values, version=version)
-    return call_untraced(fn, source, [source.backend], host, Options())
+    return call_untraced(_list_values, source, [source.backend], host, Options())
 
 
-def _list_values(source: Source, host: Backend, options: Options, *, version: int) -> Any:
+def _list_values(source: Source, host: Backend, options: Options) -> Any:
     """List the values of an array as Python numbers."""
     source = import_for(source, host, options)
     info, cast = source.info(), None
@@ -242,7 +231,7 @@ def _list_values(source: Source, host: Backend, options: Options, *, version: in
     listed = None
     if is_known or not is_numeric(dtype):
         refuse_unsupported(source, host, leaving=True)
-        listed = convert(source, host, options._replace(dtype=cast), version=version)
+        listed = convert(source, host, options._replace(dtype=cast))
     if listed is None or host.array_info(listed).dtype not in DTYPES:
         hint = f"to_numpy(x, {hint_for_missing_dtype(dtype)}).tolist()"
         raise DTypeError.build(f"list an array of {dtype}", "Python has no such numbers", hint)

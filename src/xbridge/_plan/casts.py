@@ -29,7 +29,10 @@ def choose_caster(conversion: Conversion, *, lazy: bool = False) -> Backend | Mo
     if after != before and target.unsupported_dtype(before, CPU):
         return _host if source.unsupported_dtype(after, CPU) else source
     fewer = _narrows(conversion)
-    if fewer and start != CPU and _has_both(conversion, source, start) and _is_alike(conversion):
+    may_narrow = fewer and start != CPU and _has_both(conversion, source, start)
+    # Both casts have to give NumPy's numbers, each on its device.
+    backends = ((source, start), (target, CPU))
+    if may_narrow and all(one.cast_matches_numpy(before, after, device) for one, device in backends):
         return source
     sooner = (before, after) in target.host_casts and (fewer or goal == CPU)
     # A widening that must be exact, such as that of a subnormal number, which JAX flushes to zero.
@@ -109,12 +112,8 @@ def _may_cast_parts(conversion: Conversion) -> bool:
 
     NumPy's cast must give the target's numbers, and no more bytes may be moved to a device for it.
     """
-    source, target, before, after = (
-        conversion.source,
-        conversion.target,
-        conversion.info.dtype,
-        conversion.dtype,
-    )
+    source, target = conversion.source, conversion.target
+    before, after = conversion.info.dtype, conversion.dtype
     if source.unsupported_dtype(after, CPU) or not (conversion.device == CPU or _narrows(conversion)):
         return False
     lacks = after == before or target.unsupported_dtype(before, CPU)
@@ -136,10 +135,3 @@ def _has_both(conversion: Conversion, backend: Backend, device: Device) -> bool:
         return False
     words = conversion.info.dtype, conversion.dtype
     return not any(backend.unsupported_dtype(word, device) for word in words if word in DTYPES)
-
-
-def _is_alike(conversion: Conversion) -> bool:
-    """Return True if the casts of source and target both give NumPy's numbers, each on its device."""
-    info, dtype = conversion.info, conversion.dtype
-    alike = conversion.source.cast_matches_numpy(info.dtype, dtype, info.device)
-    return alike and conversion.target.cast_matches_numpy(info.dtype, dtype, CPU)

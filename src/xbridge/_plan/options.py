@@ -75,53 +75,45 @@ class CallOptions(NamedTuple):
         return True
 
 
-PLAIN = CallOptions()
-"""The options if none was given."""
-
-
-def canonical(options: Options) -> CallOptions | None:
-    """Return checked options as a call gives them, by which conversions are cached; None if they are not."""
-    internal = (options.check_loss, options.compiled, options.unsafe, options.by_dtype)
-    if any(internal) or options.order:  # no call gives these, and an order depends on the strides
-        return None
-    device, requires_grad = options.device and str(options.device), options.requires_grad or None
-    return CallOptions(device, options.dtype, options.copy, options.grad, requires_grad, options.writable)
-
-
 def cache_key(options: Options, name: str, cls: type) -> tuple[object, ...] | None:
     """Return the key of a conversion to a backend; None if no conversion with these options is cached."""
-    given = canonical(options)
+    given = _as_given(options)
     return given and given.key("convert", name, cls)
 
 
 @traced_as(lambda *_: decline)
 def find_converter(options: Options, name: str, cls: type) -> Callable[[Any], Any]:
     """Return a function that converts arrays of a type without a plan, or returns None to decline."""
-    given = canonical(options)
+    given = _as_given(options)
     if given is None:
         return decline
     known = given.lookup("convert", name, cls)
-    plain = lookup_direct(name, cls) if given == PLAIN else decline
+    plain = decline if any(option is not None for option in given) else lookup_direct(name, cls)
     if known is decline:
         return plain
     return known if plain is decline else try_in_order(plain, known)
 
 
+def _as_given(options: Options) -> CallOptions | None:
+    """Return checked options as those of a call; None if they are more, or depend on the strides."""
+    if options.order or any(options[len(CallOptions._fields) :]):
+        return None
+    device, *others = options[: len(CallOptions._fields)]
+    return CallOptions(device and str(device), *others)  # a plain string is compared faster
+
+
 _COMMON = CallOptions._fields.index("requires_grad")
 """The number of options that most functions have."""
 
-NO_OTHERS = PLAIN[CallOptions._fields.index("copy") : _COMMON]
+NO_OTHERS = CallOptions()[CallOptions._fields.index("copy") : _COMMON]
 """The end of a key with a device and a dtype alone. Such a key stays right if an option is added."""
 
 
 def read_options(backends: tuple[Backend, ...], given: CallOptions) -> Options:
     """Check the options of a call. `backends` are asked first what a dtype or device object means."""
     grad, order, dtype = given.grad, given.order, given.dtype
-    for option, value in (
-        ("copy", given.copy),
-        ("requires_grad", given.requires_grad),
-        ("writable", given.writable),
-    ):
+    for option in ("copy", "requires_grad", "writable"):
+        value = getattr(given, option)
         if value is not None and value is not True and value is not False:
             raise _switch_error(option, value)
     if grad is not None and not (isinstance(grad, str) and grad in ("keep", "detach")):
@@ -138,8 +130,8 @@ def read_options(backends: tuple[Backend, ...], given: CallOptions) -> Options:
     device: Device | None = _read("device", given.device, backends)
     by_dtype = _read_dtypes(dtype, backends) if isinstance(dtype, Mapping) else ()
     named: str | None = None if isinstance(dtype, Mapping) else _read("dtype", dtype, backends)
-    options = Options(device, named, given.copy, grad, given.requires_grad is True, writable=given.writable)
-    return options._replace(order=order, by_dtype=by_dtype)
+    others = (given.requires_grad or None, given.writable, order)
+    return Options(device, named, given.copy, grad, *others, by_dtype=by_dtype)
 
 
 def _read_dtypes(given: Mapping[Any, Any], backends: tuple[Backend, ...]) -> tuple[tuple[str, str], ...]:

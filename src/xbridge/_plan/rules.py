@@ -55,7 +55,8 @@ def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -
         elif options.writable and not backend.memory_layout(x).writable:
             changes = [Step(backend, "copy", copy_reason=ASKED_WRITABLE)]
     if options.writable is False and (changes or backend.memory_layout(x).writable):
-        changes = [*changes, _protect(x)]
+        unprotected = _UNPROTECTED if _host.copies_to_protect(x) else None
+        changes = [*changes, _READONLY._replace(copy_reason=unprotected)]
     if changes:
         refuse_unreadable(backend, x, info)
     if changes and options.grad == "keep" and info.requires_grad and not backend.is_grad_enabled():
@@ -89,11 +90,6 @@ def _c_order_step(
         return [Step(module, "as_c_order")]
     message = "its layout is not C order" if layout else "its layout is not known to be C order"
     return [Step(module, "as_c_order", (), reason("strides", message))]
-
-
-def _protect(x: Array) -> Step:
-    """Return the step that makes a host array read-only, which copies what NumPy cannot protect."""
-    return _READONLY._replace(copy_reason=_UNPROTECTED) if _host.copies_to_protect(x) else _READONLY
 
 
 def refuse_unreadable(backend: Backend, x: Array, info: ArrayInfo) -> None:

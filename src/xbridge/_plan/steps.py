@@ -46,23 +46,27 @@ Op: TypeAlias = Literal[
 
 
 class Options(NamedTuple):
-    """The options of a call after they were checked, with canonical names of the device and the dtype."""
+    """The options of a call after they were checked, with canonical names of the device and the dtype.
+
+    The first ones are those of `CallOptions`, in the same order, because they are part of the same keys.
+    """
 
     device: Device | None = None
     dtype: str | None = None
     copy: bool | None = None
     grad: str | None = None
-    requires_grad: bool = False
+    requires_grad: bool | None = None
+    """True for a new leaf, else None."""
+    writable: bool | None = None
+    """True for a writable result, at the price of a copy if need be; False for a read-only one."""
+    order: str | None = None
+    """"C" for a result whose elements are in C order in memory; None to keep the layout."""
     check_loss: bool = False
     """True if a lost value is an error although the dtype was named."""
     compiled: bool = False
     """True if a compiler will handle the result. Compilers make read-only arrays writable."""
     unsafe: bool = False
     """True to share memory that the contract would copy."""
-    writable: bool | None = None
-    """True for a writable result, at the price of a copy if need be; False for a read-only one."""
-    order: str | None = None
-    """"C" for a result whose elements are in C order in memory; None to keep the layout."""
     by_dtype: tuple[tuple[str, str], ...] = ()
     """The dtype for arrays of each dtype, if the call maps dtypes; others keep theirs. No plan has it."""
 

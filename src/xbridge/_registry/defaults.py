@@ -1,4 +1,4 @@
-"""Defaults for the names of the protocol that a backend's module leaves out.
+"""Complete a backend: check the names that its module defines, and add defaults for the others.
 
 A completed backend is a module object, because a compiler can follow those. It has all names of the
 backend's own module as attributes, which take precedence over the methods here. So a default that calls
@@ -9,7 +9,7 @@ another function of the protocol gets the module's own, if there is one. The mod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -21,9 +21,12 @@ from xbridge._core.protocol import (
     CONSTANTS,
     OBJECTS,
     OPTIONAL,
+    REQUIRED,
+    REQUIRED_TOGETHER,
     VERBS,
     Array,
     ArrayInfo,
+    Backend,
     Fast,
     Gap,
     HostArray,
@@ -31,8 +34,48 @@ from xbridge._core.protocol import (
     Transfers,
     Unsupported,
 )
-from xbridge.backends import numpy
-from xbridge.errors import Chained, DeviceError, DTypeError, GradientError, UnsupportedArrayError
+from xbridge.backends import Entry, numpy
+from xbridge.errors import (
+    Chained,
+    DeviceError,
+    DTypeError,
+    GradientError,
+    OptionError,
+    UnsupportedArrayError,
+)
+
+
+def complete(module: ModuleType, name: str, entry: Entry) -> Backend:
+    """Return the backend of a module, or raise if that is not one."""
+    fault = next(_faults(name, module), None)
+    if fault:
+        raise OptionError.build(f"use backend {name!r}", f"its module {entry} {fault[0]}", fault[1])
+    completed: Any = Completed(module)  # type checkers treat its functions as methods
+    return completed  # type: ignore[no-any-return]
+
+
+def _faults(name: str, module: ModuleType) -> Iterator[tuple[str, str]]:
+    """Yield each reason why a module is not a backend, with a hint."""
+    words = names_written(module)
+    missing = [word for word in REQUIRED if word not in words]
+    if missing:
+        yield f"has no {', '.join(missing)}", f"writing {', '.join(REQUIRED)} in it"
+    for word in words:
+        value, kind = getattr(module, word), CONSTANTS.get(word)
+        if kind is None and word not in OBJECTS and not callable(value):
+            yield f"says {word} = {value!r}, which is not a function", f"def {word}, or another name"
+        if kind is not None and not isinstance(value, kind):
+            yield f"says {word} = {value!r}, which is not a {kind.__name__}", f"{word} = {kind.__name__}(...)"
+    for word in filter(words.__contains__, ("array_types", "scalar_types")):
+        strange = [cls for cls in getattr(module, word) if not isinstance(cls, type)]
+        if strange:
+            yield f"names {strange[0]!r} in {word}, which is not a type", f"types alone in {word}"
+    for word, *others in REQUIRED_TOGETHER:
+        lacking = [other for other in others if word in words and other not in words]
+        if lacking:
+            yield f"has {word}, and no {', '.join(lacking)}", f"writing {', '.join(lacking)} too"
+    if module.name != name:
+        yield f"is named {module.name!r}", f"name = {name!r}"
 
 
 class Completed(ModuleType):

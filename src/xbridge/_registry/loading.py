@@ -1,4 +1,4 @@
-"""Load backends: import the module of an entry, check it, and complete it, or raise the reason why not."""
+"""Import the module of a backend and find those of plugins, or raise the reason why not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from xbridge.errors import (
     FOREIGN_ERRORS,
     Chained,
     MissingLibraryError,
-    OptionError,
     UnknownBackendError,
     shown,
     type_of,
@@ -18,12 +17,9 @@ from xbridge.errors import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from importlib.metadata import Distribution, EntryPoint
     from types import ModuleType
     from typing import Any
-
-    from xbridge._core.protocol import Backend
 
 Module: type[ModuleType] = type(sys)  # an import of `types` would take longer
 
@@ -54,44 +50,6 @@ def _import_failure(name: str, path: str, entry: Entry, error: Exception) -> Mis
     else:
         reason, hint = f"importing {entry} failed with {error!r}", f'python -c "import {path}"'
     return MissingLibraryError.build(f"use backend {name!r}", reason, hint)
-
-
-def complete(module: ModuleType, name: str, entry: Entry) -> Backend:
-    """Return the backend of a module: check the names that it defines, and add defaults for the others."""
-    from xbridge._registry.defaults import Completed  # noqa: PLC0415 -- it imports NumPy
-
-    fault = next(_faults(name, module), None)
-    if fault:
-        raise OptionError.build(f"use backend {name!r}", f"its module {entry} {fault[0]}", fault[1])
-    completed: Any = Completed(module)  # type checkers treat its functions as methods
-    return completed  # type: ignore[no-any-return]
-
-
-def _faults(name: str, module: ModuleType) -> Iterator[tuple[str, str]]:
-    """Yield each reason why a module is not a backend, with a hint."""
-    from xbridge._core.protocol import CONSTANTS, OBJECTS, REQUIRED, REQUIRED_TOGETHER  # noqa: PLC0415 -- read on a miss only
-    from xbridge._registry.defaults import names_written  # noqa: PLC0415 -- it imports NumPy
-
-    words = names_written(module)
-    missing = [word for word in REQUIRED if word not in words]
-    if missing:
-        yield f"has no {', '.join(missing)}", f"writing {', '.join(REQUIRED)} in it"
-    for word in words:
-        value, kind = getattr(module, word), CONSTANTS.get(word)
-        if kind is None and word not in OBJECTS and not callable(value):
-            yield f"says {word} = {value!r}, which is not a function", f"def {word}, or another name"
-        if kind is not None and not isinstance(value, kind):
-            yield f"says {word} = {value!r}, which is not a {kind.__name__}", f"{word} = {kind.__name__}(...)"
-    for word in filter(words.__contains__, ("array_types", "scalar_types")):
-        strange = [cls for cls in getattr(module, word) if not isinstance(cls, type)]
-        if strange:
-            yield f"names {strange[0]!r} in {word}, which is not a type", f"types alone in {word}"
-    for word, *others in REQUIRED_TOGETHER:
-        lacking = [other for other in others if word in words and other not in words]
-        if lacking:
-            yield f"has {word}, and no {', '.join(lacking)}", f"writing {', '.join(lacking)} too"
-    if module.name != name:
-        yield f"is named {module.name!r}", f"name = {name!r}"
 
 
 def find_plugins() -> dict[str, tuple[Entry, ...]]:

@@ -24,7 +24,6 @@ from xbridge._registry import call_cache
 from xbridge._registry.loading import (
     OTHER_NAMES,
     Module,
-    complete,
     find_plugins,
     load,
     unknown_backend_error,
@@ -83,23 +82,16 @@ def _find_backend(cls: type) -> Backend | None:
     return get(name) if name else None
 
 
-def _find_backend_of_subtype(cls: type) -> Backend | None:
-    try:
-        return _by_subtype[ref(cls)]
-    except KeyError:
-        return _find_backend(cls)
-
-
-def _forget(gone: ref[type]) -> None:
-    """Drop a type that was collected."""
-    _by_subtype.pop(gone, None)
-
-
 @traced_as(_find_backend)
 def backend_for(cls: type) -> Backend | None:
     """Return the backend that owns instances of the class; None if there is none."""
     found = by_type.get(cls)  # not by an exception: callers ask about objects that are no arrays, in loops
-    return _find_backend_of_subtype(cls) if found is None else found
+    if found is not None:
+        return found
+    try:
+        return _by_subtype[ref(cls)]
+    except KeyError:
+        return _find_backend(cls)
 
 
 def backends_for_object(thing: object) -> list[Backend]:
@@ -265,23 +257,17 @@ def remove_observer(observer: object) -> None:
 def _backend_name_of_type(cls: type) -> str:
     """Find the backend that owns instances of a class, store it, and return its name; "" if there is none."""
     entries = _entries
-    roots = dict.fromkeys(str(c.__module__).partition(".")[0] for c in cls.__mro__)
-    for root in roots:
-        for name in _candidates_of_root(root):
-            backend = _load(name)
-            if backend.owns(cls):
-                own = root == str(cls.__module__).partition(".")[0]
-                with _lock:
-                    if entries is _entries:
-                        if own:
-                            by_type[cls] = backend
-                        else:
-                            _by_subtype[ref(cls, _forget)] = backend
-                return name
+    roots = list(dict.fromkeys(str(c.__module__).partition(".")[0] for c in cls.__mro__))
+    candidates = ((root, _load(name)) for root in roots for name in _candidates_of_root(root))
+    owners = ((root, candidate) for root, candidate in candidates if candidate.owns(cls))
+    root, backend = next(owners, ("", None))
     with _lock:
         if entries is _entries:
-            _by_subtype[ref(cls, _forget)] = None
-    return ""
+            if backend and root == roots[0]:
+                by_type[cls] = backend
+            else:
+                _by_subtype[ref(cls, lambda gone: _by_subtype.pop(gone, None))] = backend
+    return backend.name if backend else ""
 
 
 @constant_in_traces
@@ -331,6 +317,8 @@ def _candidates_of_root(root: str) -> list[str]:
 def _load(name: str) -> Backend:
     """Return the backend that is registered by a name when this call returns; load it if necessary."""
     import copyreg  # noqa: PLC0415 -- NumPy imports it, and comes with the first backend
+
+    from xbridge._registry.defaults import complete  # noqa: PLC0415 -- it imports NumPy
 
     while name not in _current:
         entry = _find_entry(name)

@@ -25,7 +25,7 @@ from xbridge._core.devices import CPU
 from xbridge._core.entry_points import entry_point, shorten
 from xbridge._core.locks import reset_in_child
 from xbridge._engine.execute import CallSite, find_call_site
-from xbridge._engine.requests import refuse_order
+from xbridge._engine.source import refuse_order
 from xbridge._plan.options import CallOptions
 from xbridge._registry import registry
 from xbridge._transfer.threads import (

@@ -297,7 +297,7 @@ def convert_inputs(xs: Sequence[Array], library: Backend, options: steps.Options
     for copy, at in rest.items():
         asked = options._replace(copy=copy or options.copy)
         try:
-            made = each([xs[i] for i in at], library, asked, call_cache.cache_version())
+            made = each([xs[i] for i in at], library, asked)
         except XBridgeError as error:
             error.remap_index(at)
             if options.dtype is None and isinstance(error, DTypeError):

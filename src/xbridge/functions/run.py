@@ -366,7 +366,7 @@ def _restore_result(result: Any, home: Home, function: Function) -> Any:
         return x if kind in ("U", "S", "T") and x is not result else None
 
     try:
-        made = each(arrays, get_backend(name), options, call_cache.cache_version(), otherwise=keep_text)
+        made = each(arrays, get_backend(name), options, otherwise=keep_text)
     except XBridgeError as error:
         if error.index is None:
             raise

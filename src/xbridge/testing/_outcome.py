@@ -209,7 +209,9 @@ def _compare_warnings(actual: Outcome, expected: Outcome) -> Difference | None:
     return None
 
 
-def _compare_part(mine: _Part, theirs: _Part, promise: Promise) -> Difference | None:
+def _compare_part(  # noqa: PLR0911 -- a return for each difference, in the order of their weight
+    mine: _Part, theirs: _Part, promise: Promise
+) -> Difference | None:
     one, a, other, b = mine.value, mine.look, theirs.value, theirs.look
     if a is None or b is None:
         is_array = b is not None and not isinstance(other, np.generic | int | float | complex)

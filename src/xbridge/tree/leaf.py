@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
-from xbridge._engine.convert import convert_all, plan
-from xbridge._engine.each import each
+from xbridge._engine.convert import convert_all, each, plan
 from xbridge._engine.execute import call_untraced
 from xbridge._engine.repeat import compose
 from xbridge._engine.source import import_for, resolve_source
@@ -18,7 +17,6 @@ from xbridge._host import as_readonly
 from xbridge._host.exporters.generic import has_attribute
 from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.steps import Options
-from xbridge._registry.call_cache import cache_version
 from xbridge._registry.registry import are_arrays, backend_for, get, known_backends
 from xbridge.backends import HOST
 from xbridge.errors import (
@@ -128,7 +126,7 @@ def leaf_converter(target: Backend, options: CallOptions, leaves: Leaves = ARRAY
     other = partial(_convert_other, target=target, keeps=keeps, make=make, move=move)
 
     def convert(xs: list[Any]) -> list[Array]:
-        return each(xs, target, checked, cache_version(), otherwise=other)
+        return each(xs, target, checked, otherwise=other)
 
     return partial(_convert_and_list, target, convert, keeps=keeps) if leaves.scalars == "python" else convert
 
@@ -193,11 +191,11 @@ def _convert_or_keep(x: Any, target: Backend, options: Options) -> Any:
 def _convert_and_list(target: Backend, convert: ArrayFn, xs: list[Any], *, keeps: bool) -> list[Any]:
     """Convert arrays, and turn those without axes into Python numbers, all by one transfer to the host."""
     made: list[Any] = convert(xs)
-    host, version = get(HOST), cache_version()
+    host = get(HOST)
     other = partial(_convert_other, target=host, keeps=keeps)
     single = [i for i, y in enumerate(made) if backend_for(type(y)) is target and y.ndim == 0]
     try:
-        views = each([made[i] for i in single], host, Options(), version, otherwise=other)
+        views = each([made[i] for i in single], host, Options(), otherwise=other)
     except XBridgeError as error:
         if error.index is not None:
             error.remap_index(single)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from xbridge._core.devices import CPU
 from xbridge._core.literals import NUMBERS
 from xbridge._core.tracing import none_in_traces
-from xbridge._engine.each import Converters
-from xbridge._engine.repeat import compose
+from xbridge._engine.repeat import Converters, compose
 from xbridge._host import as_readonly
 from xbridge._plan.options import find_converter, read_options
 from xbridge._plan.steps import Options

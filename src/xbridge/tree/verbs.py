@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from xbridge._core.entry_points import entry_point
 from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
-from xbridge._engine.requests import refuse_options, refuse_order
-from xbridge._engine.source import resolve_source
+from xbridge._engine.source import refuse_options, refuse_order, resolve_source
 from xbridge._plan.options import CallOptions
 from xbridge._registry.call_cache import lookup
 from xbridge._registry.registry import get

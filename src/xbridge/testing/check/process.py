@@ -76,7 +76,7 @@ class Report:
         self.findings.append(Finding(function, call["backend"], how, (), f"the call {how}", call["program"]))
 
 
-def check(
+def check(  # noqa: C901 -- each kind of message from the process is one branch
     spec: str,
     backends: Sequence[str],
     seconds: float,

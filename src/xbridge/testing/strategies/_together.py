@@ -55,7 +55,7 @@ def xp_dtypes(backend: str, kinds: Iterable[str] | None = None) -> st.SearchStra
     return dtypes(backend, kinds=kinds).filter(_STANDARD.__contains__)
 
 
-def arrays_together(
+def arrays_together(  # noqa: C901 -- each keyword is checked before anything is drawn
     backend: str,
     n: int | None = None,
     *,
