@@ -70,10 +70,8 @@ def fuse_transfer(conversion: Conversion, steps: list[Step]) -> list[Step]:
     nbytes = nbytes_of(conversion.info.shape, *(dtypes or (conversion.info.dtype,)))
     if not nbytes or not conversion.target.transfers.streams_to_device(nbytes, conversion.device):
         return steps
-    one, other = change.copy_reason, move.copy_reason
-    assert one is not None  # noqa: S101 -- it is a copy
-    assert other is not None  # noqa: S101 -- it is a move
-    why = CopyReason(other.kind, f"{one.message}, and {other.message}", one.advice + other.advice)
+    advice = (word for step in (change, move) if step.copy_reason for word in step.copy_reason.advice)
+    why = CopyReason("device", f"{change.reason}, and {move.reason}", tuple(advice))
     fused = Step(conversion.target, "stream_to_device", (*move.args, *dtypes), why)
     return [*steps[: at - 1], fused, *steps[at + 2 :]]
 

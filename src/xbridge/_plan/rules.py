@@ -167,8 +167,7 @@ def _on_device(conversion: Conversion, layout: MemoryLayout, *, copied: bool) ->
             copied = copied or any(step.copy_reason for step in before)
         else:
             later = [*later, *_c_order_step(target, layout, later)]
-    asked = ASKED if conversion.options.copy else None
-    why = next(_reasons_not_to_share(conversion, layout), asked)
+    why = next(_reasons_not_to_share(conversion, layout), ASKED if conversion.options.copy else None)
     if later:
         shared = source.assumes_immutable and target.accepts_layout(info, layout)
         why = None if shared else later[0].copy_reason
@@ -298,10 +297,9 @@ def _share_or_copy(conversion: Conversion, layout: MemoryLayout, *, will_copy: b
     With `will_copy`, a later step copies the memory, and needs only a view that the target can express.
     """
     target, info = conversion.target, conversion.info
-    why = next(_reasons_not_to_share(conversion, layout), None)
-    if will_copy:
-        return [] if target.accepts_layout(info, layout) else [Step(_host, "copy", axis_order(target), why)]
-    why = why or (ASKED if conversion.options.copy else None)
+    if will_copy and target.accepts_layout(info, layout):
+        return []
+    why = next(_reasons_not_to_share(conversion, layout), ASKED if conversion.options.copy else None)
     if why:
         return [Step(_host, "copy", axis_order(target), why)]
     return [_READONLY] if _find_guard(info, layout) else []

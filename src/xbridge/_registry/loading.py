@@ -17,7 +17,6 @@ from xbridge.errors import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from importlib.metadata import Distribution, EntryPoint
     from types import ModuleType
     from typing import Any
 
@@ -58,20 +57,16 @@ def find_plugins() -> dict[str, tuple[Entry, ...]]:
 
     claims: dict[str, tuple[Entry, ...]] = {}
     for package in distributions():
-        for point in _backend_entry_points(package):
+        try:
+            points = [point for point in package.entry_points if point.group == "xbridge.backends"]
+        except FOREIGN_ERRORS:  # its metadata is broken
+            continue
+        for point in points:
             entry = Entry(point.value, (point.name,), f"pip install {package.name}", package.name)
             held = claims.get(point.name, ())
             if package.name not in [claim.package for claim in held]:  # else a second copy on `sys.path`
                 claims[point.name] = (*held, entry)
     return claims
-
-
-def _backend_entry_points(package: Distribution) -> list[EntryPoint]:
-    """Return the entry points of the backends that a package announces; none if its metadata is broken."""
-    try:
-        return [point for point in package.entry_points if point.group == "xbridge.backends"]
-    except FOREIGN_ERRORS:
-        return []
 
 
 def unknown_backend_error(name: object, names: tuple[str, ...]) -> UnknownBackendError:
