@@ -34,15 +34,13 @@ def imported(tree: ast.AST, *, by_name: bool = False, types: bool = False) -> se
     With `by_name`, strings that are the name of a module count too. With `types`, imports under
     `if TYPE_CHECKING` do.
     """
-    branches = [
-        node.body
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) and not types
-    ]
-    left_out = {id(inner) for body in branches for statement in body for inner in ast.walk(statement)}
+    inner = ast.AST if by_name else (ast.stmt, ast.ExceptHandler, ast.match_case)  # which hold statements
     words: list[str] = []
-    for node in ast.walk(tree):
-        if id(node) in left_out:
+    left = [tree]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.If) and not types and "TYPE_CHECKING" in ast.dump(node.test):
+            left += node.orelse
             continue
         if isinstance(node, ast.Import):
             words += [alias.name for alias in node.names]
@@ -51,7 +49,14 @@ def imported(tree: ast.AST, *, by_name: bool = False, types: bool = False) -> se
             words += [word if word in FILES else str(node.module) for word in inside]
         elif by_name and isinstance(node, ast.Constant) and node.value in FILES:
             words.append(str(node.value))
+        left += [child for child in ast.iter_child_nodes(node) if isinstance(child, inner)]
     return {word for word in words if word.partition(".")[0] == "xbridge"}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Return the syntax tree of each module."""
+    return {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in FILES.items()}
 
 
 @cache
@@ -60,9 +65,8 @@ def imports(*, types: bool = False) -> dict[str, set[str]]:
 
     The top of `xbridge` and `extend` import some late, by name.
     """
-    trees = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in FILES.items()}
     late = () if types else ("xbridge", "xbridge.extend")
-    found = {module: imported(tree, by_name=module in late, types=types) for module, tree in trees.items()}
+    found = {module: imported(tree, by_name=module in late, types=types) for module, tree in trees().items()}
     found["xbridge"] = {one for one in found["xbridge"] if package_of(one) not in GUESTS}
     return {module: others - {module} for module, others in found.items()}
 
@@ -77,8 +81,7 @@ def references() -> dict[str, set[str]]:
     backend, which the test kit imports.
     """
     found = {}
-    for module, path in FILES.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+    for module, tree in trees().items():
         named = {one for one in imported(tree, by_name=True) if not one.startswith(_SAMPLES)} - {"xbridge"}
         inside = {one for one in named if one.startswith(f"{module}.")}
         found[module] = (named - inside - {module}) | imports()[module]

@@ -24,6 +24,7 @@ TEXTS = {
     "0-d": np.array("cat"),
     "string": np.str_("cat"),
     "byte string": np.bytes_(b"cat"),
+    "no values": np.zeros(2, [("float0", np.void, 0)]),  # as JAX's gradients of integers
 }
 if hasattr(np.dtypes, "StringDType"):  # NumPy 2
     TEXTS["new strings"] = np.array(["cat"], dtype=np.dtypes.StringDType())
@@ -34,7 +35,7 @@ if hasattr(np.dtypes, "StringDType"):  # NumPy 2
 def test_tree_to_backend__text_stays_the_same_object(
     text: Any, options: dict[str, Any], own_registry: None
 ) -> None:
-    """Text stays the object that it is."""
+    """Text stays the object that it is, and decides nothing."""
     xbridge.register_backend("toylib", make_backend())
     for backend, kind in (("toylib", Toy), ("numpy", np.ndarray)):
         made = tree.to_backend({"x": A, "name": [text, "a"]}, backend, **options)
@@ -42,6 +43,9 @@ def test_tree_to_backend__text_stays_the_same_object(
         assert type(made["x"]) is kind
     assert tree.to_backend([text], "numpy", **options)[0] is text
     assert tree.align([Toy(A), text])[0][1] is text
+    first, x, y = tree.align([text, Toy(A), A])[0]
+    assert first is text
+    assert type(x) is type(y) is Toy
     options.pop("scalars", None)
     assert xbridge.transfer([text, A], "toylib", **options).result()[0] is text
 
