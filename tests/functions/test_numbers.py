@@ -399,3 +399,20 @@ def test_aligned_restore__needs_a_named_dtype_of_floats(dtype: str | None) -> No
     """Without a dtype there is nothing to undo, and integers would be rounded to the caller's floats."""
     with pytest.raises(OptionError, match=r"dtype= names no dtype of floats"):
         aligned(dtype=dtype, restore=True)
+
+
+@pytest.mark.usefixtures("wide64")
+@pytest.mark.parametrize("library", ["numpy", "jax"])
+def test_aligned__mapping_of_dtypes_holds_for_tracked_arrays(library: str) -> None:
+    """Arrays of a dtype that is mapped are cast within the graph, and others keep theirs."""
+    seen: list[str] = []
+
+    def f(x: Any, y: Any) -> Any:
+        seen.extend(map(xbridge.dtype_of, (x, y)))
+        return x + y
+
+    given = {"vjp": lambda g, z, x, y: (g, g)} if library == "numpy" else {}
+    call = aligned(backend=library, dtype={"float64": "float32"}, **given)(f)
+    x, y = torch.ones(2, dtype=torch.float64, requires_grad=True), torch.ones(2, dtype=torch.float16)
+    call(x, y).sum().backward()
+    assert (seen[:2], x.grad.dtype) == (["float32", "float16"], torch.float64)

@@ -272,8 +272,9 @@ def _run_rule(rule: DerivableFunction, xs: list[Array], *, refuses_cut: bool = F
 
 def _cast_and_cut(x: Array, array_library: Backend, library: Backend, options: steps.Options) -> Array:
     """Cast an array in its own library, so that gradients flow through the cast. Cut its graph if asked."""
-    if options.dtype is not None:
-        info, dtype = array_library.array_info(x), options.dtype
+    if options.dtype is not None or options.by_dtype:
+        info = array_library.array_info(x)
+        dtype = options.dtype or dict(options.by_dtype).get(info.dtype, info.dtype)
         if dtype in ("nearest", "default"):
             dtype = resolve_dtype(dtype, info.dtype, library, info.device)
             if dtype != info.dtype and not array_library.unsupported(x, leaving=True):
