@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from collections import OrderedDict, deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,6 +82,34 @@ def test_aligned__function_is_dropped_with_its_rules(name: str, caller: str, use
     f = aligned(backend=name, **(GIVEN if name == "numpy" else {}))(fn)
     USES[caller][use](f)
     del fn, f
+    gc.collect()
+    assert gone() is None
+
+
+@dataclass
+class Model:
+    """A container of a class."""
+
+    w: Any
+
+
+TREES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "dataclass": (Model, lambda tree: tree.w),
+    "deque": (lambda x: deque([x]), lambda tree: tree[0]),
+    "OrderedDict": (lambda x: OrderedDict(w=x), lambda tree: tree["w"]),
+}
+
+
+@pytest.mark.parametrize(("make", "read"), TREES.values(), ids=list(TREES))
+def test_aligned__arguments_are_dropped_after_the_call(
+    make: Callable[[Any], Any], read: Callable[[Any], Any]
+) -> None:
+    """A function keeps no array of a container that it was called with, although it knows its structure."""
+    f = aligned(backend="jax")(lambda tree: read(tree) * 2)
+    x = torch.from_numpy(X.copy()).requires_grad_()
+    gone = weakref.ref(x)
+    f(make(x)).sum().backward()
+    del x
     gc.collect()
     assert gone() is None
 

@@ -80,10 +80,11 @@ class _Node:
     form: Any = field(compare=False)
 
 
-def _make_node(container: Any, form: Any) -> _Node:
-    """Return the node of a container of a registered class, or of one with a structure."""
+def _make_node(container: Any, form: Any, count: int) -> _Node:
+    """Return the node of a container with `count` children."""
     facts = form
-    if isinstance(form, containers.Structure):
+    if isinstance(form, containers.Structure):  # it has the container itself, whose arrays nothing may keep
+        _, form = container.flatten(container.unflatten(form, [None] * count))
         facts = [*form.keys], [*form.fields], dict(form.attributes)
     return _Node((container.cls, _make_hashable(facts)), container, form)
 
@@ -255,7 +256,7 @@ def _flatten_other(x: Any, arrays: list[Any], traced: list[Any] | None) -> TreeD
     arrays += inside
     if traced is not None and symbols:
         traced += symbols
-    return ("node", _make_node(container, form), *treedefs)
+    return ("node", _make_node(container, form, len(treedefs)), *treedefs)
 
 
 # -- traced code ---------------------------------------------------------------------------------------------
