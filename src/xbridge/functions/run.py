@@ -59,9 +59,6 @@ if TYPE_CHECKING:
     from xbridge.functions.treedef import TreeDef
     from xbridge.protocol import Array, Backend
 
-    Home = tuple[str, Device | None, str | None]
-    """Where results go: the name of a library, one of its devices, and the dtype of those that were cast."""
-
 
 SHARDED = Device("sharded")
 """The device of an array that is on several devices."""
@@ -252,7 +249,7 @@ def _run_embedded(function: Function, read: CallInputs) -> Any:
         rule = function.rule(library.name, array_library.name, treedef)
         result = _run_rule(rule, xs, refuses_cut=options.grad == "keep")
     restored = _dtype_to_restore(function, read)
-    return _restore_result(result, (array_library.name, None, restored), function) if restored else result
+    return _restore_result(function, result, array_library.name, None, restored) if restored else result
 
 
 def _run_rule(rule: DerivableFunction, xs: list[Array], *, refuses_cut: bool = False) -> Any:
@@ -293,10 +290,9 @@ def _run_directly(function: Function, read: CallInputs) -> Any:
     library = read.library
     if (check := functions_of(library).check_call) is not None:
         check(function.name)
-    home: Home = HOST, CPU, None
+    device, restored = CPU, None
     if read.arrays:
-        device = _device_of(read.arrays[read.leading])
-        home = read.array_library.name, device, _dtype_to_restore(function, read)
+        device, restored = _device_of(read.arrays[read.leading]), _dtype_to_restore(function, read)
         if device.kind == SHARDED:
             raise sharded_call_error(function.name, read.array_library.name)
     made = _convert_inputs(function, read)
@@ -310,7 +306,7 @@ def _run_directly(function: Function, read: CallInputs) -> Any:
     result = function.fn(*given[:count], **dict(zip(named, given[count:], strict=True)))
     if any(result is x for x in same) or (not read.arrays and library.is_tracing()):
         return result
-    return _restore_result(result, home, function)
+    return _restore_result(function, result, read.array_library.name, device, restored)
 
 
 def _dtype_to_restore(function: Function, read: CallInputs) -> str | None:
@@ -351,12 +347,16 @@ def _device_of(x: Array) -> Device:
     return CPU if isinstance(x, owner.scalar_types) else owner.device_of(x)
 
 
-def _restore_result(result: Any, home: Home, function: Function) -> Any:
-    """Convert the arrays of a result back, and leave all else as it is."""
-    (name, device, restored), given = home, function.options
+def _restore_result(
+    function: Function, result: Any, name: str, device: Device | None, restored: str | None = None
+) -> Any:
+    """Convert the arrays of a result back to a library and a device, and leave all else as it is.
+
+    Those of the dtype that the user names get the dtype `restored`, if there is one.
+    """
     mapped = ((str(function.given.restore), restored),) if restored else ()
     # A function of the caller's library may have a graph of its own, such as that of a module's weights.
-    grad = "detach" if given.grad == "detach" else None
+    grad = "detach" if function.options.grad == "detach" else None
     options = steps.Options(device, function.narrowing, grad=grad, by_dtype=mapped)
     arrays: list[Array] = []
     traced: list[Any] = []
@@ -446,6 +446,6 @@ def _make_cached_call(read: CallInputs, at: list[int]) -> Callable[..., tuple[An
         y = call_cache.direct[name].get(type(result), call_cache.decline)(result)
         if y is not None and (device_of(y) if y is result else CPU) == home:
             return (y,)
-        return (_restore_result(result, (name, home, None), function),)
+        return (_restore_result(function, result, name, home),)
 
     return call_cached
