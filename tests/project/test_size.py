@@ -20,13 +20,13 @@ LIMITS = {
     "_transfer": 700,
     "backends": 3_590,
     "files": 2_700,
-    "functions": 4_700,
+    "functions": 4_610,
     "testing": 10_400,
     "tree": 1_365,
 }
 """The most lines of each folder of the package."""
 
-ALL = 34_250
+ALL = 34_190
 """The most lines of all."""
 
 
