@@ -48,7 +48,7 @@ from xbridge.functions.treedef import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from xbridge import Device
     from xbridge.functions.rules import DerivableFunction, UserDerivative
@@ -211,11 +211,7 @@ class Call:
 
     def bind(self, xs: Sequence[Array]) -> tuple[Sequence[Array], dict[str, Any]]:
         """Return the arguments of the function, positional and by keyword, with these arrays."""
-        return (xs, {}) if self._is_flat else self.unflatten(self.treedef, xs)
-
-    def unflatten(self, treedef: TreeDef, leaves: Iterable[Any]) -> Any:
-        """Return the tree of a treedef, with the given leaves."""
-        return unflatten(treedef, iter(leaves))
+        return (xs, {}) if self._is_flat else unflatten(self.treedef, iter(xs))
 
     def read_result(self, tree: Any, xs: Sequence[Array]) -> list[Array]:
         """Return the arrays in a result of the function, and store its treedef in `latest.treedef`."""

@@ -32,6 +32,7 @@ from xbridge.functions.treedef import (
     leaf_paths,
     leaves_like,
     mask_leaves,
+    unflatten,
 )
 
 if TYPE_CHECKING:
@@ -100,9 +101,8 @@ class _Batch(NumpyRule):
     """
 
     def __init__(self, of: NumpyRule, depth: int) -> None:
-        super().__init__(of.call, f"a batch of {of.name}")
+        super().__init__(of.call, f"a batch of {of.name}", of)
         self.of, self.depth = of, depth
-        self.order, self.narrows = of.order + 1, of.narrows
 
     def __call__(self, *xs: Array) -> Sequence[Array]:
         if self.of.cores is not None:
@@ -141,13 +141,15 @@ class _Batch(NumpyRule):
 class _Given(NumpyRule):
     """A function of trees of arrays: that of the user, or a derivative that the user gave."""
 
-    def __init__(self, call: Call, name: str, given: UserDerivative, treedef: TreeDef) -> None:
-        super().__init__(call, name)
+    def __init__(
+        self, call: Call, name: str, given: UserDerivative, treedef: TreeDef, of: _Given | None = None
+    ) -> None:
+        super().__init__(call, name, of)
         self.given, self.treedef = given, treedef
 
     def result(self, xs: Sequence[HostArray]) -> Any:
         """Return what the function of the user returns."""
-        args, kwargs = self.call.unflatten(self.treedef, xs)
+        args, kwargs = unflatten(self.treedef, iter(xs))
         return self.given.fn(*args, **kwargs)
 
     def differentiate(self, kind: str, ins: Mask, outs: Mask, treedef: TreeDef) -> NumpyRule:
@@ -240,8 +242,8 @@ class _Derivative(_Given):
             self.like_treedef, self.mask, self.start = y_treedef, outs, -len(ins) - len(outs)
             self.nouns, self.paths = ("tangent", "result"), select(outs, leaf_paths(y_treedef, "the result"))
         treedef = ("tuple", None, ("tuple", None, seed, y_treedef, *children_of(args)), keywords)
-        super().__init__(of.call, f"the {kind} of {of.name}", given, treedef)
-        self.order, self.narrows = of.order + 1, False
+        super().__init__(of.call, f"the {kind} of {of.name}", given, treedef, of)
+        self.narrows = False
         if of.cores is not None and of.out_cores is not None:
             chosen = tuple(select(outs, of.out_cores)), tuple(select(ins, of.cores))
             seeds, self.out_cores = chosen if kind == "vjp" else chosen[::-1]

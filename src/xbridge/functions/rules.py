@@ -55,7 +55,6 @@ if TYPE_CHECKING:
         def rule(self) -> DerivableFunction: ...
         def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[TreeDef, list[Array]]: ...
         def bind(self, xs: Sequence[Array]) -> tuple[Sequence[Array], dict[str, Any]]: ...
-        def unflatten(self, treedef: TreeDef, leaves: Iterable[Any]) -> Any: ...
         def read_result(self, tree: Any, xs: Sequence[Array]) -> list[Array]: ...
         def result_dtype(self, dtype: str) -> str: ...
         def state(self) -> object: ...
@@ -149,11 +148,6 @@ class DerivableFunction(ABC):
     """True if derived rules take the outputs too."""
     repeats = False
     """True if all inputs of a batch need an axis in front, also those that are the same for all examples."""
-
-    order = 0
-    """How many times this rule was derived: 0 for the function itself."""
-    narrows = True
-    """True if the dtypes of the results are the function's; gradients have those of its arguments."""
     program: object = None
     """The call of this rule in compiled programs, once there is one."""
     keeps_version = False
@@ -161,9 +155,13 @@ class DerivableFunction(ABC):
     recording: Recording | None = None
     """What is recorded, if this is a recorded rule."""
 
-    def __init__(self, call: Call, name: str) -> None:
+    def __init__(self, call: Call, name: str, of: DerivableFunction | None = None) -> None:
         self.call = call
         self.name = name
+        self.order: int = 0 if of is None else of.order + 1
+        """How many times this rule was derived: 0 for the function itself."""
+        self.narrows: bool = of is None or of.narrows
+        """True if the dtypes of the results are the function's; gradients have those of its arguments."""
         self._derived: dict[Any, Any] = {}
         self._described: dict[Any, Described] = {}
         """The results of `outputs`, by the inputs and the state of the libraries."""

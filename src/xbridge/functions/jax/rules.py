@@ -72,9 +72,7 @@ class JaxRule(DerivableFunction):
     """A rule whose function takes JAX arrays and returns a `_Result`, which JAX transforms."""
 
     def __init__(self, call: Call, name: str, fn: Callable[..., _Result], of: JaxRule | None = None) -> None:
-        super().__init__(call, name)
-        self.order = 0 if of is None else of.order + 1
-        self.narrows = of is None or of.narrows
+        super().__init__(call, name, of)
         self.fn, self._compiled = fn, jax.jit(fn)
 
     def __call__(self, *xs: jax.Array) -> tuple[jax.Array, ...]:

@@ -136,9 +136,8 @@ class TorchRule(DerivableFunction):
     keeps_version = True
 
     def __init__(self, call: Call, name: str, of: TorchRule | None = None) -> None:
-        super().__init__(call, name)
+        super().__init__(call, name, of)
         self.purity: Purity = of.purity if of else Purity(call.name, call.fn)
-        self.order = of.order + 1 if of else 0
         self.marks: tuple[int, ...] = of.marks if of else ()
         """The positions of marks in the inputs: as many as the order of the derivative that this is."""
         self.graphs = _Records()
@@ -326,7 +325,7 @@ class _Recorded(TorchRule):
 
     def __init__(self, of: TorchRule, ins: Mask) -> None:
         super().__init__(of.call, of.name, of)
-        self.order, self.narrows, self.graphs = of.order, of.narrows, of.graphs
+        self.order, self.graphs = of.order, of.graphs
         self.recording, self._of, self._ins = Recording(of, ins, of.graphs.hold), of, ins
 
     def describe(self, specs: tuple[Spec, ...]) -> Described:
@@ -361,9 +360,8 @@ class _Derivative(TorchRule):
 
     def __init__(self, of: TorchRule, kind: str, ins: Mask, outs: Mask) -> None:
         super().__init__(of.call, f"the {kind} of {of.name}", of)
-        self.graphs = of.graphs
+        self.graphs, self.narrows = of.graphs, of.narrows and kind == "jvp"
         self.of, self.kind, self.ins, self.outs = of, kind, ins, outs
-        self.narrows = of.narrows and kind == "jvp"
         self.seeds = sum(outs if kind == "vjp" else ins)
         """The number of seeds, which come before a mark and the inputs."""
         self.marks = (self.seeds, *[self.seeds + 1 + i for i in of.marks])
