@@ -126,6 +126,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     contract = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
     tables = {found[1]: found[0] for found in TABLE.finditer(contract)}
     for name, uri in NAMES.items():
+        added(files, config, source_of(name), InclusionLevel.NOT_IN_NAV)
         files.append(File.generated(config, uri, content=described(name, tables)))
     return files
 
@@ -167,10 +168,17 @@ def added(files: Files, config: MkDocsConfig, path: Path, level: InclusionLevel)
     return [path] if path.suffix == ".md" else []
 
 
+def source_of(name: str) -> Path:
+    """Return the module in which a public name is defined."""
+    return Path(str(API[name].filepath))
+
+
 def described(name: str, tables: dict[str, str]) -> str:
-    """Return the page of a public name: its docstring, and the tables of the options that it takes."""
+    """Return the page of a public name: its docstring, its source, and the tables of its options."""
     thing = API[name]
-    parts = [f"---\ntitle: {name}\n---", f"::: xbridge.{name}"]
+    path = source_of(name).relative_to(ROOT).as_posix()
+    source = f"Source: [{path}](../{URIS[path]})"
+    parts = [f"---\ntitle: {name}\n---", f"::: xbridge.{name}", source]
     taken = [option for option in tables if thing.is_function and option in thing.parameters]
     if taken:
         parts += ["## Options", "Each means the same in every call; see [the contract](../contract.md)."]

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from xbridge._api import align
+from xbridge import tree
+from xbridge._api import align, to_backend
 from xbridge._core.devices import SHARDED
 from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
 from xbridge._engine.source import leading_index, refuse_alignment, resolve_source
-from xbridge._plan.options import NO_OTHERS, CallOptions
+from xbridge._plan.options import NO_OTHERS
 from xbridge._registry.call_cache import lookup
-from xbridge._registry.registry import are_arrays, get, known_backends
+from xbridge._registry.registry import are_arrays, known_backends
 from xbridge.errors import DeviceError, OptionError, shown
-from xbridge.tree.arrays import TreeArrays
-from xbridge.tree.leaf import leaf_converter
-from xbridge.tree.small import cache_small_tree
+from xbridge.tree.containers import find_container
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -125,18 +124,13 @@ class Restore:
         named = kind if dtype is True else None if dtype is False else dtype
         place = str(device)
         made = lookup(("convert", name, type(result), place, named, *NO_OTHERS))(result)
-        if made is None:
-            made = lookup(("tree", name, (), place, named, *NO_OTHERS))(result)
         if made is not None:
             return made
-        options = CallOptions(device=place, dtype=named)
-        batch = TreeArrays(result, alone=True)
-        if batch.alone and not are_arrays(type(result)):
+        if are_arrays(type(result)):
+            return to_backend(result, name, device=place, dtype=named)
+        if find_container(result) is None:
             return result
-        made = batch.map(leaf_converter(get(name), options))
-        if not batch.alone:
-            cache_small_tree(name, options, scalars=False)
-        return made
+        return tree.to_backend(result, name, device=place, dtype=named)
 
     def array_location(self, to: int | None = None) -> tuple[str, Device, str]:
         """Return the backend, device and dtype of an argument that results can go back to."""

@@ -26,3 +26,12 @@ def test_on_page_markdown__rewrites_fences() -> None:
     assert hooks.on_page_markdown(text, page).splitlines()[::2] == [
         *("```python", '```python title="reel.py"', "```console", "```pycon")
     ]
+
+
+def test_source_of__each_public_name_is_a_file_of_the_repository() -> None:
+    """A page of the reference links to the source of its name, and the front page to the whole package."""
+    for name in hooks.NAMES or [name for names in hooks.reference().values() for name in names]:
+        path = hooks.source_of(name)
+        assert path.is_relative_to(hooks.ROOT / "src" / "xbridge")
+        assert name.rpartition(".")[2] in path.read_text("utf-8")
+    assert hooks.ROOT / "src" / "xbridge" in hooks.targets(hooks.ROOT / "README.md")

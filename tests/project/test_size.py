@@ -13,7 +13,7 @@ LIMITS = {
     "_core": 1_610,
     "_engine": 2_335,
     "_host": 2_045,
-    "_observe": 760,
+    "_observe": 730,
     "_plan": 1_250,
     "_pyinstaller": 150,
     "_registry": 980,

@@ -35,6 +35,9 @@ _MOST_ROWS = 10_000
 _ROWS_SHOWN = 20
 """The number of rows that a table shows."""
 
+_SUMMED = ("calls", "copied", "cast", "moved", "seconds", "stale")
+"""The fields of a row that are sums."""
+
 _AMOUNTS = ("calls", "copied", "cast", "moved", "time")
 _RIGHT = range(3, 8)
 """The columns that are aligned to the right: the amounts."""
@@ -88,14 +91,7 @@ class RecordRow(NamedTuple):
 
     def plus(self, other: RecordRow) -> RecordRow:
         """Return the sum of two rows."""
-        return self._replace(
-            calls=self.calls + other.calls,
-            copied=self.copied + other.copied,
-            cast=self.cast + other.cast,
-            moved=self.moved + other.moved,
-            seconds=self.seconds + other.seconds,
-            stale=self.stale + other.stale,
-        )
+        return self._replace(**{word: getattr(self, word) + getattr(other, word) for word in _SUMMED})
 
 
 class QueueStats(NamedTuple):
@@ -158,10 +154,9 @@ class _Counter(Observer):
 
     def end(self) -> None:
         """Count the results that are stale now for good, because the program may drop them."""
-        shared, self._shared = list(self._shared.values()), {}
         with self._lock:
-            for key, count in Counter(one.key for one in shared if one.is_stale()).items():
-                self._rows[key] = self._rows[key]._replace(stale=self._rows[key].stale + count)
+            self._rows = dict(zip(self._rows, self.rows(), strict=True))
+            self._shared = {}
 
     def queues(self) -> list[QueueStats]:
         """Return the queues, in the order of their first batch."""
@@ -182,8 +177,14 @@ class _Counter(Observer):
         key = _row_key(row)
         with self._lock:
             if key not in self._rows and len(self._rows) >= _MOST_ROWS:
-                row = row._replace(file="elsewhere", line=0, function="", avoid="")
-                row = row._replace(source="anything", target="anything", call="")
+                anything = {
+                    "source": "anything",
+                    "target": "anything",
+                    "function": "",
+                    "avoid": "",
+                    "call": "",
+                }
+                row = row._replace(file="elsewhere", line=0, **anything)
                 key = _row_key(row)
             known = self._rows.get(key)
             self._rows[key] = row if known is None else known.plus(row)
@@ -285,16 +286,17 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         >>> print(seen.summary())
         nothing was converted
         """
-        return "\n".join([*text.table(_cells(self.rows, most), _RIGHT), *map(str, self.queues)])
+        return "\n".join([*_table(self.rows, most), *map(str, self.queues)])
 
     def __repr__(self) -> str:
         """Return the sums in one line."""
         rows = self.rows
         if not rows:
             return f"<record: {_NOTHING}>"
-        calls, *sums = _format_sums(rows)
+        amounts = dict(zip(_AMOUNTS, _format_amounts(reduce(RecordRow.plus, rows)), strict=True))
         lines = len({(row.file, row.line) for row in rows})
-        return f"<record: {', '.join([calls, f'lines {lines:,}', *sums])}>"
+        shown = {"calls": amounts.pop("calls"), "lines": f"{lines:,}", **amounts}
+        return f"<record: {', '.join(map(' '.join, shown.items()))}>"
 
     def __str__(self) -> str:
         """Return the summary."""
@@ -334,41 +336,23 @@ def _row_key(row: RecordRow) -> tuple[str | int, ...]:
     return row.file, row.line, row.source, row.target, row.avoid, row.call
 
 
-def _cells(rows: Sequence[RecordRow], most: int) -> list[tuple[str, ...]]:
-    """Return the cells of a table: a head, the first rows, and the sum of all rows."""
+def _table(rows: Sequence[RecordRow], most: int) -> list[str]:
+    """Return a head, the first rows, and the sum of all rows, as lines."""
     if not rows:
-        return [(_NOTHING,)]
-    head = ("where", "from", "to", *_AMOUNTS, "to avoid it")
-    cells = [
-        head,
-        *(
-            (row.where, row.source, _format_target(row), *_format_amounts(row), _format_advice(row))
-            for row in rows[:most]
-        ),
-    ]
+        return [_NOTHING]
     count = f"all {len(rows)}" if len(rows) > 1 else "all"
-    return [*cells, (count, "", "", *_format_amounts(reduce(RecordRow.plus, rows)), "")]
-
-
-def _format_target(row: RecordRow) -> str:
-    """Return the target, with the library's own call if that converted."""
-    return f"{row.target} by {row.call}" if row.call else row.target
-
-
-def _format_advice(row: RecordRow) -> str:
-    """Return how to avoid new memory, or that results may have changed with the memory that they share."""
-    return f"copy=True: {row.stale:,} may have changed with their source" if row.stale else row.avoid
+    cells = [("where", "from", "to", *_AMOUNTS, "to avoid it")]
+    for row in rows[:most]:
+        target = f"{row.target} by {row.call}" if row.call else row.target
+        is_stale = f"copy=True: {row.stale:,} may have changed with their source" if row.stale else ""
+        cells.append((row.where, row.source, target, *_format_amounts(row), is_stale or row.avoid))
+    total = _format_amounts(reduce(RecordRow.plus, rows))
+    return text.table([*cells, (count, "", "", *total, "")], _RIGHT)
 
 
 def _format_amounts(row: RecordRow) -> tuple[str, ...]:
     memory = map(text.format_bytes, (row.copied, row.cast, row.moved))
     return (f"{row.calls:,}", *memory, text.format_seconds(row.seconds))
-
-
-def _format_sums(rows: Sequence[RecordRow]) -> list[str]:
-    """Return the sums of some rows, each with its name."""
-    total = reduce(RecordRow.plus, rows)
-    return [f"{name} {amount}" for name, amount in zip(_AMOUNTS, _format_amounts(total), strict=True)]
 
 
 def _format_place(row: RecordRow | QueueStats) -> str:
