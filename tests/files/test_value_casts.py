@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -15,14 +15,11 @@ import numpy as np
 import pytest
 from inside import DTYPES, native_dtype
 
-from xbridge.files.value_casts import cast_exactly, cast_to_nearest
+from xbridge.files.value_casts import cast_values
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from xbridge.files.value_casts import Cast
     from xbridge.protocol import HostArray
 
 Number: TypeAlias = "Fraction | float"
@@ -149,32 +146,33 @@ def compared(cast: HostArray, kept: HostArray, expected: list[Number | None]) ->
 
 
 @pytest.mark.parametrize("before", REAL)
-def test_cast_exactly__keeps_what_the_other_dtype_has_and_refuses_the_rest(before: str) -> None:
+def test_cast_values__keeps_what_the_other_dtype_has_and_refuses_the_rest(before: str) -> None:
     """Every number of a dtype that another has is the same number there, and no other number is taken."""
     array, numbers = samples(before)
     for after in REAL:
-        cast, kept = cast_exactly(array, native_dtype(after))
+        cast, kept = cast_values(array, native_dtype(after))
         assert cast.dtype == native_dtype(after)
         compared(cast, kept, [x if has(x, after) else None for x in numbers])
 
 
 @pytest.mark.parametrize("before", REAL)
-def test_cast_to_nearest__gives_the_nearest_number_or_none(before: str) -> None:
+def test_cast_values__gives_the_nearest_number_or_none(before: str) -> None:
     """A float becomes the nearest number of the other dtype, ties to even, unless it is beyond the ends."""
     array, numbers = samples(before)
     for after in REAL:
-        cast, kept = cast_to_nearest(array, native_dtype(after))
+        cast, kept = cast_values(array, native_dtype(after), rounds=True)
         between_integers = before in INTEGERS and after in INTEGERS
         assert cast.dtype == native_dtype(after)
         compared(cast, kept, [nearest(x, after) for x in numbers])
-        assert not between_integers or kept.tolist() == cast_exactly(array, native_dtype(after))[1].tolist()
+        assert not between_integers or kept.tolist() == cast_values(array, native_dtype(after))[1].tolist()
 
 
-@pytest.mark.parametrize("cast", [cast_exactly, cast_to_nearest])
-def test_cast_exactly__keeps_each_part_of_a_complex_number(cast: Callable[..., Cast]) -> None:
+@pytest.mark.parametrize("rounds", [False, True])
+def test_cast_values__keeps_each_part_of_a_complex_number(*, rounds: bool) -> None:
     """A part is kept or refused whatever the other is: a NaN, an infinity, or a number that is lost."""
+    cast = partial(cast_values, rounds=rounds)
     parts = [1.5, -0.0, math.inf, -math.inf, math.nan, 0.1, 1e300]
-    fits = {x for x in parts if x != 1e300 and (x != 0.1 or cast is cast_to_nearest)}
+    fits = {x for x in parts if x != 1e300 and (x != 0.1 or rounds)}
     pairs = [(a, b) for a in parts for b in parts]
     narrow, kept = cast(np.array(pairs).view("c16").reshape(-1), np.dtype("c8"))
     assert kept.tolist() == [a in fits and b in fits for a, b in pairs]
@@ -185,23 +183,23 @@ def test_cast_exactly__keeps_each_part_of_a_complex_number(cast: Callable[..., C
     assert kept.all()
     assert wide.view("f8").astype("f4").tobytes() == narrow.tobytes()
     whole, kept = cast(np.array([3, 2**53 + 1]), np.dtype("c16"))
-    assert kept.tolist() == [True, cast is cast_to_nearest]
+    assert kept.tolist() == [True, rounds]
     assert whole.tolist() == [3, 2**53]
 
 
-def test_cast_exactly__every_dtype_is_covered() -> None:
+def test_cast_values__every_dtype_is_covered() -> None:
     """A new dtype needs an oracle; for those of less than a byte, every value is tried."""
     packed = {word for word, facts in DTYPES.items() if facts.is_packed}
     assert {*REAL, "complex64", "complex128"} == DTYPES.keys() - packed
     for word in packed:
         values = np.arange(1 << DTYPES[word].bits, dtype="u1").view(native_dtype(word))
         for other in ("float32", "int8", "uint8"):
-            cast, kept = cast_exactly(values, np.dtype(other))
+            cast, kept = cast_values(values, np.dtype(other))
             fits = values.astype("f4") == values.astype("f4").astype(other)
             assert kept.tolist() == [
                 bool(fit and (other == "float32" or x or not np.signbit(x)))
                 for fit, x in zip(fits, values.astype("f4"), strict=True)
             ]
-            back, is_back = cast_exactly(cast[kept], native_dtype(word))
+            back, is_back = cast_values(cast[kept], native_dtype(word))
             assert is_back.all()
             assert back.tobytes() == values[kept].tobytes()

@@ -21,7 +21,7 @@ _TAILS = (
     r"|for one array|for a list of arrays|if it holds lists|if it holds numbers|for labels))$"
 )
 _THEN = r"(?P<before>.*), and (?P<then>asarray|xbridge\.tree\.to_backend)( if it holds numbers)?"
-_MESSAGES = ("build", "Unsupported", "unreadable_error", "_write_error")
+_MESSAGES = ("build", "Unsupported", "unreadable_error", "write_error")
 _RESULTS = (
     "[asarray(",
     "to_backend(",

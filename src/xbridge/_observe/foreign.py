@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from xbridge._core.devices import CPU
 from xbridge._engine.execute import CallSite, is_ours
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, Backend
-
-_PYTHON = "Python numbers"
+    from xbridge._core.protocol import Array
 
 
 def watch(add: Callable[..., object]) -> ExitStack:
@@ -34,7 +32,9 @@ def watch(add: Callable[..., object]) -> ExitStack:
     def notice(name: str, source: Array, result: object, seconds: float) -> None:
         by = _find_call_site()
         if by and result is not source and are_arrays(type(source)):
-            add(*_describe_call(name, by, source, result, seconds))
+            place = by.f_code.co_filename, by.f_lineno, by.f_code.co_qualname
+            labels, sizes, avoid = _compare(source, result)
+            add(*place, *labels, 1, *sizes, seconds, avoid, name)
 
     with ExitStack() as stack:
         for backend in imported():
@@ -43,47 +43,31 @@ def watch(add: Callable[..., object]) -> ExitStack:
         return stack.pop_all()
 
 
-def _describe_call(
-    name: str, by: CallSite, source: Array, result: object, seconds: float
-) -> tuple[str | int | float, ...]:
-    """Describe a call, with the bytes that it moved between devices, cast or copied."""
-    given, made = _ArrayFacts.of(source), _ArrayFacts.of(result)
-    copied = cast = moved = 0
-    avoid = ""
-    if given.device != made.device:
-        moved, avoid = made.nbytes or given.nbytes, "".join(reason("device", "").advice)
-    elif made.dtype and made.dtype != given.dtype:
-        cast, avoid = made.nbytes, "".join(reason("cast", "").advice)
-    elif not given.address or given.address != made.address:
-        copied = made.nbytes
-    place = by.f_code.co_filename, by.f_lineno, by.f_code.co_qualname, given.name, made.name
-    return (*place, 1, copied, cast, moved, seconds, avoid and avoid + IF_SAME, name)
+def _compare(source: Array, result: object) -> tuple[tuple[str, str], tuple[int, int, int], str]:
+    """Return what the array was and became, the bytes copied, cast and moved, and how to avoid them."""
+    given, made = _describe(source), _describe(result)
+    labels = given[0], made[0]
+    (_, dtype, device, nbytes, address), (_, new_dtype, new_device, new_nbytes, new_address) = given, made
+    if device != new_device:
+        return labels, (0, 0, new_nbytes or nbytes), "".join(reason("device", "").advice) + IF_SAME
+    if new_dtype and new_dtype != dtype:
+        return labels, (0, new_nbytes, 0), "".join(reason("cast", "").advice) + IF_SAME
+    is_view = address and address == new_address
+    return labels, (0 if is_view else new_nbytes, 0, 0), ""
 
 
-class _ArrayFacts(NamedTuple):
-    """Facts about the array before or after a call. Python numbers are on the host and have no bytes."""
+def _describe(x: object) -> tuple[str, str, Device, int, int]:
+    """Return a label, the dtype, the device, the bytes and the address of an array.
 
-    name: str
-    dtype: str
-    device: Device
-    nbytes: int
-    address: int
-
-    @classmethod
-    def of(cls, x: object) -> _ArrayFacts:
-        backend = backend_for(type(x))
-        if backend is None:
-            return cls(_PYTHON, "", CPU, 0, 0)
-        info = backend.array_info(x)
-        name = f"{backend.name} {info.dtype} on {info.device}"
-        return cls(
-            name, info.dtype, info.device, nbytes_of(info.shape, info.dtype) or 0, _address(backend, x)
-        )
-
-
-def _address(backend: Backend, x: Array) -> int:
-    """Return the address of an array; 0 if it has no memory of its own."""
-    return 0 if backend.unsupported(x, leaving=True) else backend.memory_layout(x).address
+    Python numbers are on the host and have no bytes, and an array without memory of its own has no address.
+    """
+    backend = backend_for(type(x))
+    if backend is None:
+        return "Python numbers", "", CPU, 0, 0
+    info = backend.array_info(x)
+    address = 0 if backend.unsupported(x, leaving=True) else backend.memory_layout(x).address
+    label = f"{backend.name} {info.dtype} on {info.device}"
+    return label, info.dtype, info.device, nbytes_of(info.shape, info.dtype) or 0, address
 
 
 def _find_call_site() -> CallSite | None:

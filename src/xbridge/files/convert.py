@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from xbridge.errors import Chained
 from xbridge.extend import DTYPES
-from xbridge.files.errors import RefusedError, check_source, unreadable_error
+from xbridge.files.errors import RefusedError, check_source, unreadable_error, write_error
 from xbridge.files.formats import (
     ALL,
     SUFFIXES,
@@ -83,11 +83,11 @@ def convert(asked: Namespace) -> Content:
     before |= {shard: _identify(shard) for shard in read.files}
     resolve(asked.target, [*before], force=asked.force)
     if not read.arrays and not read.refused and (asked.skip or read.others):
-        raise RefusedError.build(f"write {target}", "no array is left, and the file would be empty")
+        raise write_error(target, "no array is left, and the file would be empty")
     index = target.with_name(f"{target.name}.index.json")
     if index.exists() and not (asked.force or any(map(index.samefile, before))):
         reason = f"{index} exists, and would be another model of the same name"
-        raise RefusedError.build(f"write {target}", reason, "another name, or --force")
+        raise write_error(target, reason, "another name, or --force")
     content = fit_content(read, writer, allowed, target)
     with replace_file(target, force=asked.force) as part:
         _write(part, writer, content, target)
@@ -129,14 +129,10 @@ def _identify(path: Path) -> tuple[int, ...]:
 
 def _write(part: Path, writer: Format, content: Content, target: Path) -> None:
     """Write a file, and check that the format's own library finds all arrays in it."""
-
-    def fail(reason: object) -> RefusedError:
-        return RefusedError.build(f"write {target}", str(reason))
-
-    with Chained(lambda error: error if isinstance(error, OSError) else fail(error)):
+    with Chained(lambda error: error if isinstance(error, OSError) else write_error(target, error)):
         writer.write(part, content)
-    with Chained(lambda error: fail(f"the new file cannot be read back: {error}")):
+    with Chained(lambda error: write_error(target, f"the new file cannot be read back: {error}")):
         found = set(writer.reread(part))
     for x in content.arrays:
         if (x.name if writer.names else None, x.dtype, x.shape) not in found:
-            raise fail(f"the new file cannot be read back: it does not give {x.label} back")
+            raise write_error(target, f"the new file cannot be read back: it does not give {x.label} back")

@@ -39,6 +39,11 @@ def unreadable_error(path: Path, reason: object, hint: str = "") -> RefusedError
     return RefusedError.build(f"read {path}", sentence, hint)
 
 
+def write_error(path: Path, reason: object, hint: str = "") -> RefusedError:
+    """Return the error for a file that cannot be written."""
+    return RefusedError.build(f"write {path}", str(reason), hint)
+
+
 def chain_read_errors(path: Path, member: str = "") -> Chained:
     """Return a context in which an exception of a library becomes an error about a file or its member."""
     return Chained(lambda error: unreadable_error(path, f"{member!r}: {error}" if member else error))
@@ -49,7 +54,7 @@ def check_source(path: Path) -> None:
     with Chained(lambda error: unreadable_error(path, getattr(error, "strerror", "") or error)):
         if not path.is_file():
             reason = "it is not a regular file" if path.exists() else "it does not exist"
-            if path.parts[0] in ("http:", "https:", "s3:"):
+            if str(path).startswith(("http:", "https:", "s3:")):
                 reason = "it is an address, and only files are read"
             raise unreadable_error(path, reason)
         path.open("rb").close()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xbridge.extend import DTYPES, native_dtype
-from xbridge.files.errors import RefusedError, format_list
+from xbridge.files.errors import RefusedError, format_list, write_error
 from xbridge.files.formats import UNNAMED, Content, Format, ambiguity_of, name_of_array
 from xbridge.files.formats.stored import Cast, Relaid, Stored, name_of
 
@@ -44,7 +44,7 @@ def fit_content(content: Content, to: Format, allowed: Allowed, target: Path) ->
     text = {} if allowed.drop_metadata else content.metadata
     if text and not to.metadata and set(text) != {"format"}:
         reason = f"its format cannot hold the metadata {format_list(text)}"
-        raise _write_error(target, reason, "--drop-metadata")
+        raise write_error(target, reason, "--drop-metadata")
     _check_names(content, to, allowed, target)
     dtypes = list(dict.fromkeys(_name_of(x) for x in content.arrays))
     for name in allowed.casts.keys() - dtypes:
@@ -61,11 +61,11 @@ def _check_names(content: Content, to: Format, allowed: Allowed, target: Path) -
     names = [name_of_array(x) for x in content.arrays]
     for name, times in Counter(names).items():
         if times > 1:
-            raise _write_error(target, *ambiguity_of(name))
+            raise write_error(target, *ambiguity_of(name))
     if allowed.array is None and not to.names and names != [UNNAMED]:
         one = names[0] if names else "NAME"
         reason = f"it holds one array without a name, and there are {format_list(names)}"
-        raise _write_error(target, reason, f"--array {shlex.quote(one)}, or a suffix with names")
+        raise write_error(target, reason, f"--array {shlex.quote(one)}, or a suffix with names")
 
 
 def _cast(x: Stored, allowed: Allowed) -> Stored:
@@ -87,7 +87,7 @@ def _relay(x: Stored, to: Format, target: Path, *, skips: bool) -> Stored:
     """Change the axis order and byte order of an array to one that the format can hold."""
     lacks = to.lacks(x.dtype)
     if lacks:
-        raise _write_error(target, f"{x.label} is {x.dtype}, and {lacks}", _dtype_hint(x, skips=skips))
+        raise write_error(target, f"{x.label} is {x.dtype}, and {lacks}", _dtype_hint(x, skips=skips))
     if x.order in to.orders and (x.dtype.isnative or to.swaps):
         return x
     return Relaid(x.name, x.dtype.newbyteorder("="), x.shape, "C", x, target.parent)
@@ -117,7 +117,3 @@ def _dtype_hint(x: Stored, *, skips: bool) -> str:
         return f"--cast {_name_of(x)}={raw[0]}"
     skip = f", or --skip {shlex.quote(name_of_array(x))}" if skips else ""
     return f"a .npz file{skip}"
-
-
-def _write_error(target: Path, reason: str, hint: str) -> RefusedError:
-    return RefusedError.build(f"write {target}", reason, hint)

@@ -20,20 +20,12 @@ Cast: TypeAlias = tuple[HostArray, HostArray]
 """The values in the new dtype, and a mask of those that are right."""
 
 
-def cast_exactly(values: HostArray, dtype: np.dtype[Any]) -> Cast:
-    """Cast a dense axis of numbers, and return a mask of those that the dtype has. NaN stays NaN."""
-    return _cast_values(values, dtype, rounds=False)
+def cast_values(values: HostArray, dtype: np.dtype[Any], *, rounds: bool = False) -> Cast:
+    """Cast a dense axis of numbers, and return a mask of those that the dtype has. NaN stays NaN.
 
-
-def cast_to_nearest(values: HostArray, dtype: np.dtype[Any]) -> Cast:
-    """Cast to the nearest values, ties to even, and return for each number whether there is one.
-
-    A number beyond the ends of a dtype has none, and an integer in another integer dtype must be exact.
+    With `rounds`, cast to the nearest values, ties to even, and return for each number whether there is one:
+    a number beyond the ends of a dtype has none, and an integer in another integer dtype must be exact.
     """
-    return _cast_values(values, dtype, rounds=True)
-
-
-def _cast_values(values: HostArray, dtype: np.dtype[Any], *, rounds: bool) -> Cast:
     with np.errstate(all="ignore"):
         if dtype.kind != "c":
             return _cast_real(values, dtype, rounds=rounds)

@@ -14,13 +14,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from xbridge.errors import Chained
-from xbridge.files.errors import RefusedError
+from xbridge.files.errors import write_error
 
 
 def resolve(target: Path, sources: Sequence[Path], *, force: bool) -> Path:
     """Return the file to write, with links followed; raise if it is one of the sources or not writable."""
     reason = hint = ""
-    with Chained(lambda error: _write_error(target, getattr(error, "strerror", "") or str(error), hint)):
+    with Chained(lambda error: write_error(target, getattr(error, "strerror", "") or error, hint)):
         real = target.resolve() if target.is_symlink() else target
         if not real.parent.is_dir():
             reason, hint = f"there is no directory {target.parent}", f"mkdir -p {target.parent}"
@@ -33,7 +33,7 @@ def resolve(target: Path, sources: Sequence[Path], *, force: bool) -> Path:
         elif real.exists() and not force:
             reason, hint = "it exists", "--force to replace it"
     if reason:
-        raise _write_error(target, reason, hint)
+        raise write_error(target, reason, hint)
     return real
 
 
@@ -48,10 +48,10 @@ def replace_file(target: Path, *, force: bool) -> Iterator[Path]:
         yield part
         _finish(part, target)
         if target.exists() and not force:
-            raise _write_error(target, "another program has written it meanwhile", "--force")
+            raise write_error(target, "another program has written it meanwhile", "--force")
         part.replace(target)
     except OSError as error:
-        raise _write_error(target, f"{error.strerror or error}, and {state}") from error
+        raise write_error(target, f"{error.strerror or error}, and {state}") from error
     finally:
         part.unlink(missing_ok=True)
 
@@ -65,7 +65,3 @@ def _finish(part: Path, target: Path) -> None:
         with suppress(PermissionError, AttributeError):  # some users may not, and some systems cannot
             os.chown(part, stat.st_uid, stat.st_gid)
         shutil.copymode(target, part)
-
-
-def _write_error(target: Path, reason: str, hint: str = "") -> RefusedError:
-    return RefusedError.build(f"write {target}", reason, hint)

@@ -19,7 +19,7 @@ import numpy as np
 
 from xbridge import dtype_of
 from xbridge.files.errors import RefusedError, chain_read_errors, unreadable_error
-from xbridge.files.value_casts import cast_exactly, cast_to_nearest
+from xbridge.files.value_casts import cast_values
 from xbridge.protocol import Array, HostArray
 
 Block: TypeAlias = bytes | memoryview
@@ -189,10 +189,10 @@ class Cast(Stored):
         """Cast each block. Raise if a value has changed, or cannot be rounded."""
         for block in self.source.blocks():
             values = np.frombuffer(block, self.source.dtype)
-            cast, kept = (cast_to_nearest if self.rounds else cast_exactly)(values, self.dtype)
+            cast, kept = cast_values(values, self.dtype, rounds=self.rounds)
             if not kept.all():
                 at = int(np.argmin(kept))
-                (can_round,) = cast_to_nearest(values[at : at + 1], self.dtype)[1]
+                (can_round,) = cast_values(values[at : at + 1], self.dtype, rounds=True)[1]
                 raise RefusedError.build(
                     f"cast {self.label} from {self.source.dtype} to {self.dtype}",
                     f"the value {values[at]} would become {cast[at]}",
