@@ -177,14 +177,8 @@ class _Counter(Observer):
         key = _row_key(row)
         with self._lock:
             if key not in self._rows and len(self._rows) >= _MOST_ROWS:
-                anything = {
-                    "source": "anything",
-                    "target": "anything",
-                    "function": "",
-                    "avoid": "",
-                    "call": "",
-                }
-                row = row._replace(file="elsewhere", line=0, **anything)
+                row = row._replace(file="elsewhere", line=0, function="", avoid="")
+                row = row._replace(source="anything", target="anything", call="")
                 key = _row_key(row)
             known = self._rows.get(key)
             self._rows[key] = row if known is None else known.plus(row)
@@ -341,7 +335,7 @@ def _table(rows: Sequence[RecordRow], most: int) -> list[str]:
     if not rows:
         return [_NOTHING]
     count = f"all {len(rows)}" if len(rows) > 1 else "all"
-    cells = [("where", "from", "to", *_AMOUNTS, "to avoid it")]
+    cells: list[tuple[str, ...]] = [("where", "from", "to", *_AMOUNTS, "to avoid it")]
     for row in rows[:most]:
         target = f"{row.target} by {row.call}" if row.call else row.target
         is_stale = f"copy=True: {row.stale:,} may have changed with their source" if row.stale else ""
