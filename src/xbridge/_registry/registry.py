@@ -21,13 +21,7 @@ from xbridge._core.literals import NUMBERS
 from xbridge._core.locks import in_child, lock
 from xbridge._core.tracing import constant_in_traces, traced_as
 from xbridge._registry import call_cache
-from xbridge._registry.loading import (
-    OTHER_NAMES,
-    Module,
-    find_plugins,
-    load,
-    unknown_backend_error,
-)
+from xbridge._registry.loading import OTHER_NAMES, Module, find_plugins, load, unknown_backend_error
 from xbridge.backends import HOST, INDEX, Entry
 from xbridge.errors import MissingLibraryError, OptionError, UnknownBackendError, shown
 
@@ -316,14 +310,14 @@ def _candidates_of_root(root: str) -> list[str]:
 
 def _load(name: str) -> Backend:
     """Return the backend that is registered by a name when this call returns; load it if necessary."""
-    import copyreg  # noqa: PLC0415 -- NumPy imports it, and comes with the first backend
-
-    from xbridge._registry.defaults import complete  # noqa: PLC0415 -- it imports NumPy
-
     while name not in _current:
         entry = _find_entry(name)
-        module = entry.module
-        backend = complete(load(name, module, entry) if isinstance(module, str) else module, name, entry)
+        module = load(name, entry.module, entry) if isinstance(entry.module, str) else entry.module
+        import copyreg  # noqa: PLC0415 -- NumPy imports it, and comes with the first backend
+
+        from xbridge._registry.defaults import complete  # noqa: PLC0415 -- it imports NumPy
+
+        backend = complete(module, name, entry)
         copyreg.pickle(type(backend), _reduce_to_name)
         if name != HOST:
             _load(HOST)
