@@ -84,8 +84,8 @@ def plan_cacher(
     Return None if plans cannot be cached: a backend does not report its state, or a compiler is tracing. A
     plan is not cached if that state or the version of the cache has changed since.
     """
-    call = cache_key(options, target.name, type(x))
-    if call is None or target.is_tracing() or type(x) not in source.fast.types:
+    call = None if target.is_tracing() else cache_key(options, target.name, type(x))
+    if call is None or type(x) not in source.fast.types:
         return None
     read_state = _state_reader(source, target)
     if read_state is None or get(source.name) is not source or get(target.name) is not target:
