@@ -269,3 +269,13 @@ def test_as_readonly__keeps_the_metadata_of_a_dtype() -> None:
     """What a library like h5py stores beside a dtype stays with it."""
     host = np.zeros(2, np.dtype("i1", metadata={"k": 1}))
     assert dict(_host.as_readonly(host).dtype.metadata or {}) == {"k": 1}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32"])
+def test_check_cast__refuses_integers_beyond_either_end(dtype: str) -> None:
+    """An integer below the least value of a dtype is lost as one above the greatest is."""
+    ends = np.iinfo(dtype)
+    assert memory.check_cast(np.array([ends.min, ends.max]), dtype).tolist() == [ends.min, ends.max]
+    for lost in (ends.min - 1, ends.max + 1):
+        with pytest.raises(xbridge.ValueLossError):
+            memory.check_cast(np.array([0, lost]), dtype)

@@ -475,6 +475,15 @@ def test_prefetch__refuses_a_second_loop_over_an_iterator(make: Callable[[], Ite
         list(batches)
 
 
+def test_prefetch__refuses_to_go_on_with_a_generator() -> None:
+    """A generator that was left has batches that nobody saw, which a second loop would pass over."""
+    batches = xbridge.prefetch(counted(9, []), "numpy")
+    for _ in batches:
+        break
+    with pytest.raises(xbridge.OptionError, match="used up"):
+        list(batches)
+
+
 @pytest.mark.skipif(
     bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
     reason="without the GIL, an object may live until the thread that made it runs again",
