@@ -108,6 +108,9 @@ _LOSSES = "a = [torch.tensor(1.0), 0.5] * (n // 2)"
 _TWO_DTYPES = "a = [torch.ones(100), torch.ones(100).double()] * (n // 2)"
 _SERIES = "a = [pd.Series(np.arange(8.0)) for _ in range(n)]"
 _SERIES_BY_HAND = "torch.from_numpy(np.stack([x.to_numpy() for x in a]))"
+_MIXED = "a = pd.DataFrame({'x': np.arange(n), 'y': np.arange(float(n))})"
+_NULLABLE = "a = pd.DataFrame({'x': [1, None] * (n // 2), 'y': [None, 0.5] * (n // 2)}).convert_dtypes()"
+_FRAME = "torch.from_numpy(a.to_numpy('f4', na_value=np.nan))"
 _ARRAY = "torch.from_numpy(np.array(a))"
 _TABLE = "a = pd.DataFrame({'x': np.arange(float(n)), 'y': np.ones(n)})"
 _STACK = "torch.stack([torch.as_tensor(x) for x in a])"
@@ -152,6 +155,8 @@ ROWS_AND_SCALARS = tuple(
         (_SERIES, "xbridge.asarray(a, backend='torch')", _SERIES_BY_HAND, 4),
         (f"{_SERIES}; a = a[0]", "xbridge.to_torch(a)", "torch.from_numpy(a.to_numpy(copy=True))", 4),
         (_TABLE, "xbridge.to_torch(a)", "torch.from_numpy(a.to_numpy(copy=True))", 4),
+        (_MIXED, "xbridge.to_torch(a, dtype='float32')", "torch.from_numpy(a.to_numpy('f4'))", 4),
+        (_NULLABLE, "xbridge.to_torch(a, dtype='float32')", _FRAME, 4),
     )
 )
 """Lists of rows, of scalars, of Series and of arrays of two libraries, and tables, beside the idiom."""

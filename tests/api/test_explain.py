@@ -433,8 +433,9 @@ def test_explain__table_of_several_dtypes_begins_with_the_cast_of_its_columns(
     assert plan.steps[0].reason == f"float64 and int64 become {made.dtype}, column by column"
     assert (plan.shares_memory, plan.exact, plan.steps[0].nbytes) == (False, exact, made.nbytes)
     assert (plan.source.dtype, plan.source.nbytes) == ("float64" if dtype == "float32" else "int64", 32)
-    with pytest.raises(xbridge.UnsupportedArrayError, match="column 'n' is int64"):
-        explain(frame, "numpy")
+    for refused in (explain, xbridge.to_backend):
+        with pytest.raises(xbridge.DTypeError, match="cannot read a DataFrame: its column 'n' is int64"):
+            refused(frame, "numpy")
     assert isinstance(explain(frame, "numpy", dtype=dtype, copy=False).error, xbridge.CopyError)
 
 
@@ -448,6 +449,24 @@ def test_explain__table_of_one_dtype_is_copied_or_cast() -> None:
     assert plan.writable is xbridge.to_numpy(frame).flags.writeable
     (cast,) = explain(pl.Series([1, None]), "numpy", dtype="float64").steps
     assert (cast.op, cast.reason) == ("astype", "int64 becomes float64, column by column")
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_explain__table_behind_a_wrapper_has_a_plan_or_the_refusal_of_the_call(library: str) -> None:
+    """A frame of narwhals is explained like the table that it wraps, and refused as a conversion is."""
+    nw = pytest.importorskip("narwhals")
+    single = nw.from_dict({"x": [0.5, 1.5], "n": [1, 2]}, backend=library).with_columns(
+        nw.col("n").cast(nw.Int32)
+    )
+    for dtype in (None, "float32"):
+        plan, made = explain(single, "numpy", dtype=dtype), xbridge.to_numpy(single, dtype=dtype)
+        assert plan.target is not None
+        assert plan.target[:4] == ("numpy", made.dtype.name, "cpu", made.shape)
+        assert plan.steps[0].reason == "float64 and int32 become float64, column by column"
+    wide = single.with_columns(nw.col("n").cast(nw.Int64))
+    for refused in (explain, xbridge.to_backend):
+        with pytest.raises(xbridge.DTypeError, match="cannot read a DataFrame: its column 'n' is int64"):
+            refused(wide, "numpy")
 
 
 @pytest.mark.parametrize("options", [{"dtype": "float32", "copy": True}, {}, {"device": "cuda"}], ids=str)

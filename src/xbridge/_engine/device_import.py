@@ -13,7 +13,6 @@ from itertools import chain
 from typing import Any
 
 from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout
-from xbridge._host.array_interface import chain_export_errors, unreadable_error
 from xbridge._host.dlpack import (
     IS_COPIED,
     READ_ONLY,
@@ -22,7 +21,7 @@ from xbridge._host.dlpack import (
     read_capsule,
     request_capsule,
 )
-from xbridge._host.importers import check_export, no_sharing_error
+from xbridge._host.importers import chain_export_errors, check_export, no_sharing_error, unreadable_error
 from xbridge._registry.registry import get, is_available, known_backends
 from xbridge.backends import INDEX
 from xbridge.errors import DeviceError, XBridgeError

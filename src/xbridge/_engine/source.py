@@ -19,8 +19,8 @@ from xbridge._core.protocol import Array, ArrayInfo, Backend
 from xbridge._core.wording import option_of, text_of
 from xbridge._host.advice import aim, hint_for_object, literal_error
 from xbridge._host.dlpack import NotOnHostError
-from xbridge._host.exporters.generic import has_attribute
-from xbridge._host.importers import PROTOCOLS, castable_names, import_array, is_exporter
+from xbridge._host.exporters import has_attribute
+from xbridge._host.importers import PROTOCOLS, import_array, is_exporter, names_in_table
 from xbridge._host.memory import with_named_bits
 from xbridge._host.sequences import is_literal
 from xbridge._plan.steps import Options
@@ -119,7 +119,7 @@ def with_mapped_dtype(source: Source, target: Backend, options: Options) -> Opti
         return options
     dtypes, dtype = dict(options.by_dtype), None
     with suppress(XBridgeError):  # the conversion raises it too
-        names = set() if source.is_array else set(castable_names(source.array))
+        names = set() if source.is_array else set(names_in_table(source.array))
         made = {dtypes.get(name, name) for name in names}
         if len(made) == 1 and not names.isdisjoint(dtypes):
             dtype = made.pop()

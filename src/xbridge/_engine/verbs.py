@@ -31,7 +31,7 @@ from xbridge._engine.source import (
 )
 from xbridge._engine.stack import choose_converter, literal_converter
 from xbridge._host.advice import aim
-from xbridge._host.importers import castable_names
+from xbridge._host.importers import names_in_table
 from xbridge._host.memory import check_castable, native_dtype, ones, overlap, overlap_of_views
 from xbridge._plan.options import CallOptions, find_converter, read_options
 from xbridge._plan.reasons import reason
@@ -286,14 +286,12 @@ def _import_view(source: Source, target: Backend, options: Options) -> tuple[Sou
     try:
         return import_source(source, target, must_share=source.foreign), []
     except CopyError as error:
-        names, action = castable_names(source.array), f"explain a conversion of {type_of(source.array)}"
-        why, hint = "its memory cannot be shown without a copy or a computation", ""
-        try:
-            if names:
-                return import_for(source, target, options._replace(copy=None)), names
-        except XBridgeError as refused:  # it is not of one array whose facts a plan could show
-            why, hint = refused.reason, refused.hint
-        raise UnsupportedArrayError.build(action, why, hint) from error
+        names = names_in_table(source.array)
+        if names:  # an error is the one that the conversion raises
+            return import_for(source, target, options._replace(copy=None)), names
+        action = f"explain a conversion of {type_of(source.array)}"
+        why = "its memory cannot be shown without a copy or a computation"
+        raise UnsupportedArrayError.build(action, why) from error
 
 
 def _after_columns(found: Plan, names: list[str]) -> Plan:

@@ -16,15 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from xbridge._core.dtypes import DTYPES, category, holds_every, is_inexact, keeps_complex
+from xbridge._core.dtypes import DTYPES, holds_every, is_inexact, keeps_complex
 from xbridge._core.literals import LITERALS, NUMBERS
 from xbridge._core.protocol import HostArray
 from xbridge._host.advice import hint_for_items, hint_for_object
-from xbridge._host.array_interface import chain_export_errors, from_interface, unreadable_error
 from xbridge._host.dlpack import ExportError, from_dlpack
-from xbridge._host.exporters import adapter_for, columns_of, dtype_of, name_of, names_of
-from xbridge._host.exporters.generic import has_attribute
-from xbridge._host.memory import as_readonly, check_castable, fill, layout_of, native_dtype
+from xbridge._host.exporters import adapter_for, columns_of, has_attribute, name_of, names_of
+from xbridge._host.memory import Window, as_readonly, check_castable, fill, layout_of, native_dtype
 from xbridge._host.sequences import promote
 from xbridge.errors import (
     Chained,
@@ -60,13 +58,14 @@ def import_array(x: Any, *, must_share: bool, fetch: bool, dtype: str | None = N
     if issubclass(type(x), type):
         reason = "it is a class, and its arrays are objects of it"
         raise UnsupportedArrayError.build(f"convert the class {shown(x)}", reason)
-    if not must_share and (plain := adapter_for(x).plain(x)) is not None:
-        if dtype is not None:
-            _check_column(x, plain, dtype)
-        return as_readonly(plain)
-    if dtype is not None and not must_share:
-        cast = _cast_as_named(x, dtype)
-        if cast is not None:
+    if not must_share:
+        with chain_export_errors(x):
+            plain = adapter_for(x).plain(x)
+        if plain is not None:
+            if dtype is not None:
+                _check_column(x, plain, dtype)
+            return as_readonly(plain)
+        if dtype is not None and (cast := _cast_as_named(x, dtype)) is not None:
             return cast
     host, shares = _read_export(x, must_share=must_share, fetch=fetch, dtype=dtype)
     if must_share and host.size:
@@ -100,19 +99,31 @@ def _read_export(
 def _is_opaque(x: Any) -> bool:
     """Return True if an object has no memory of numbers. TensorFlow ends the process if it is to export."""
     with chain_export_errors(x):
-        return name_of(dtype_of(x)) in _OPAQUE
+        return name_of(adapter_for(x).dtype(x)) in _OPAQUE
 
 
 def _read_otherwise(x: Any, *, must_share: bool) -> HostArray:
     """Return the array that `x` exports by a protocol other than DLPack."""
     if (interface := _get_attribute(x, "__array_interface__")) is not None:
-        return from_interface(x, interface)
+        return _from_interface(x, interface)
     if _get_attribute(x, "__cuda_array_interface__") is not None:
         reason = "its memory is on a CUDA device, and it has no DLPack"
         raise DeviceError.build(f"read {type_of(x)}", reason)
     if _get_attribute(x, "__array__") is not None:
         return _from_array_method(x, must_share=must_share)
     return _from_buffer(x)
+
+
+def unreadable_error(
+    x: object, reason: str, hint: str = "", error: type[XBridgeError] = UnsupportedArrayError
+) -> XBridgeError:
+    """Return the error for an exporter whose memory cannot be read."""
+    return error.build(f"read {type_of(x)}", reason, hint)
+
+
+def chain_export_errors(x: object) -> Chained:
+    """Return a context in which an exception of an exporter becomes the cause of an `XBridgeError`."""
+    return Chained(lambda error: unreadable_error(x, f"its export failed with {error!r}"))
 
 
 def is_exporter(x: Any) -> bool:
@@ -142,7 +153,7 @@ def _check_export_of(x: Any, host: HostArray, dtype: str | None) -> None:
     """Check an export against the memory of this machine, the dtype and shape of the object, and a cast."""
     if host.dtype.kind not in "biufc" and host.dtype.name not in DTYPES:
         reason = f"it exports {host.dtype}, which is not a numeric dtype"
-        strange = [f"its {label} {word}" for label, word in columns_of(x) or () if word not in DTYPES]
+        strange = [f"its {label} {word}" for label, word in _announced_columns(x) if word not in DTYPES]
         reason = f"{strange[0]}, and {reason}" if strange else reason
         raise unreadable_error(x, reason, _hint_for_objects(x, host), DTypeError)
     layout = layout_of(host)
@@ -151,7 +162,7 @@ def _check_export_of(x: Any, host: HostArray, dtype: str | None) -> None:
         raise unreadable_error(x, "its memory would be outside of this machine's")
     check_export(x, host.dtype.name, host.shape)
     _refuse_unit(x)
-    missing = adapter_for(x).count_missing(x)
+    missing = sum(map(adapter_for(x).count_missing, columns_of(x)))
     marks = np.count_nonzero(host != host) if missing else 0  # noqa: PLR0124 -- NaN is not itself
     if marks < missing:
         reason = f"{missing} of its values are missing, and it exports numbers for them"
@@ -215,9 +226,9 @@ def _check_announced_dtypes(x: Any, exported: str) -> list[tuple[str, str, bool]
     wrapper may be promoted to a dtype that has every value of each of them. Integers alone never become
     floats: such an export marks missing values.
     """
-    parts = columns_of(x)
-    if parts is None:
-        own = dtype_of(x)
+    parts, adapter = _announced_columns(x), adapter_for(x)
+    if not parts and adapter.table(x) is None:
+        own = adapter.dtype(x)
         if own is None:  # a table may have rounded its integers, or marked what is missing
             return [("dtypes are", "unknown", not (is_inexact(exported) and has_attribute(x, "columns")))]
         word, words = name_of(own), names_of(own)
@@ -227,6 +238,16 @@ def _check_announced_dtypes(x: Any, exported: str) -> list[tuple[str, str, bool]
     marked = is_inexact(exported) and not any(is_inexact(word) for _, word in parts)
     return [
         (label, word, (word == "null" or holds_every(word, exported)) and not marked) for label, word in parts
+    ]
+
+
+def _announced_columns(x: Any) -> list[tuple[str, str]]:
+    """Return a label and a dtype name for each kind of values in a table; nothing if `x` is not a table."""
+    adapter = adapter_for(x)
+    return [
+        (f"column {label!r} is", name)
+        for label, column in adapter.table(x) or ()
+        for name in names_of(adapter.dtype(column))
     ]
 
 
@@ -254,6 +275,30 @@ def _shape(x: Any) -> tuple[int, ...] | None:
     return shape if isinstance(shape, tuple) and all(isinstance(n, int) for n in shape) else None
 
 
+def _from_interface(x: object, interface: Any) -> HostArray:
+    """Return a view of the memory that the interface of `x` describes, writable if the interface is.
+
+    NumPy trusts the interface: it does not compare the shape and strides with the buffer, and does not keep
+    the buffer from being resized under the array.
+    """
+    with chain_export_errors(x):
+        interface = {**interface}
+        data = interface.get("data")
+        buffer = None if isinstance(data, tuple) else memoryview(x if data is None else data)  # type: ignore[arg-type] # it may not be a buffer
+        if buffer is not None:
+            interface["data"] = buffer
+        host: HostArray = np.asarray(Window(interface, x))
+    if interface.get("mask") is not None:
+        raise unreadable_error(x, "its mask would be lost")
+    if buffer is not None and host.size:
+        low, high = layout_of(host).span()
+        start = interface.get("offset") or 0
+        if start + low < 0 or start + high > buffer.nbytes:
+            reason = f"its shape and strides reach out of its buffer of {buffer.nbytes} bytes"
+            raise unreadable_error(x, reason)
+    return host
+
+
 def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
     if must_share:
         with Chained(lambda error: no_sharing_error(x, f"__array__(copy=False) failed with {error!r}")):
@@ -271,17 +316,27 @@ def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
     return host if host.dtype.hasobject else as_readonly(host.view(np.ndarray))
 
 
+def names_in_table(x: Any) -> list[str]:
+    """Return `castable_names`, also of a table of another library whose columns are not cast one by one."""
+    with chain_export_errors(x):
+        names = {name for _, name in _announced_columns(x)}
+    return castable_names(x) or (sorted(names) if names.issubset(DTYPES) else [])
+
+
 def castable_names(x: Any) -> list[str]:
     """Return the names of the dtypes in a table or column of numbers; nothing for any other object."""
+    adapter = adapter_for(x)
     with chain_export_errors(x):
-        names = {name for part in adapter_for(x).parts(x) or () for name in names_of(dtype_of(part))}
+        columns = columns_of(x)
+        are_flat = all(map(adapter.is_flat, columns))
+        names = {name for column in columns if are_flat for name in names_of(adapter.dtype(column))}
     return sorted(names) if names.issubset(DTYPES) else []
 
 
 def _promote_columns(x: Any) -> HostArray | None:
     """Return a table that exports objects in the dtype that has all its numbers; None if there is none."""
     with chain_export_errors(x):
-        names = castable_names(x) if columns_of(x) else []
+        names = castable_names(x) if _announced_columns(x) else []
     try:
         return _cast_columns(x, promote(names, [])) if names else None
     except (DTypeError, UnsupportedArrayError):  # no common dtype, or no cast
@@ -291,8 +346,10 @@ def _promote_columns(x: Any) -> HostArray | None:
 def _cast_as_named(x: Any, dtype: str) -> HostArray | None:
     """Return a table or column in a named dtype, if its columns differ in dtype or may miss values."""
     with chain_export_errors(x):
+        if (cast := adapter_for(x).cast(x, dtype)) is not None:
+            return cast
         names = castable_names(x)
-        missing = adapter_for(x).count_missing(x) if names else 0
+        missing = any(map(adapter_for(x).count_missing, columns_of(x))) if names else False
     # NaN is exported as it is, but an integer has none.
     is_plain = len(names) == 1 and not missing and (is_inexact(dtype) or not is_inexact(names[0]))
     if not names or is_plain:
@@ -303,22 +360,14 @@ def _cast_as_named(x: Any, dtype: str) -> HostArray | None:
 
 def _cast_columns(x: Any, dtype: str) -> HostArray:
     """Return a table or column of numbers in a dtype, cast column by column. A missing value is NaN."""
-    adapter = adapter_for(x)
     with chain_export_errors(x):
-        parts = adapter.parts(x) or []
-        is_column = parts[0] is x
-        parts = [
-            adapter.as_floats(part)
-            if adapter.count_missing(part) and "complex" not in map(category, names_of(dtype_of(part)))
-            else part
-            for part in parts
-        ]
-    hosts = [import_array(part, must_share=False, fetch=False) for part in parts]
+        columns = columns_of(x)
+        hosts = list(map(adapter_for(x).numbers, columns))
     made = np.empty((len(hosts[0]), len(hosts)), native_dtype(dtype))
     for i, host in enumerate(hosts):
         _check_column(x, host, dtype)
         fill(made[:, i], check_castable(host, made.dtype))
-    return made[:, 0] if is_column else made
+    return made[:, 0] if columns[0] is x else made
 
 
 def _check_column(x: Any, host: HostArray, dtype: str) -> None:

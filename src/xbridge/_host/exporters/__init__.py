@@ -1,26 +1,27 @@
 """Adapters of libraries whose tables and columns export memory and are not arrays.
 
-An adapter says what an object announces about its values, and which call casts them. `generic` is for any
-library, and those that need an adapter of their own have a module here. `INDEX` names them by the package
-that types come from. So a library is imported only for an object of it, when it is there already.
+An adapter says what an object announces about its values, and which call casts them. The class here is for
+any library, by attributes that arrays and data frames share. `INDEX` names the packages whose types have an
+adapter of their own, in the module of that name here. So a library is imported only for an object of it, when
+it is there already.
 """
 
 from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from xbridge._core.dtypes import DTYPES, of_python
-from xbridge._host.exporters.generic import Adapter
+from xbridge.errors import FOREIGN_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-INDEX = ("pandas", "polars", "pyarrow")
-"""The packages that have an adapter, in the module of that name here."""
+    from xbridge._core.protocol import HostArray
 
-_GENERIC = Adapter()
+INDEX = ("pandas", "polars", "pyarrow")
 
 _MOST_LABELS = 8
 """The most columns that a hint lists."""
@@ -28,6 +29,65 @@ _MOST_LABELS = 8
 _ALIASES = {"boolean": "bool", "halffloat": "float16", "float": "float32", "double": "float64"}
 """Names of dtypes that differ from NumPy's. `float` is Arrow's float32; should another library mean float64,
 the narrower one is the safe promise."""
+
+
+class Adapter:
+    """Questions about the values of an exporter. The adapter of a library overrides what differs there."""
+
+    def plain(self, x: Any) -> Any:  # noqa: ARG002 -- for other adapters
+        """Return the values of an object that says by its type alone that it exports just them; else None."""
+        return None
+
+    def cast(self, x: Any, dtype: str) -> HostArray | None:  # noqa: ARG002 -- for other adapters
+        """Return new memory with the values in a named dtype; None if only a cast by column may lose none."""
+        return None
+
+    def table(self, x: Any) -> list[tuple[object, Any]] | None:
+        """Return the labels of a table, and its columns or what has their dtypes; None if `x` names none."""
+        for name in ("schema", "dtypes"):  # of data frames, after the examples of Arrow and pandas
+            found = _value_of(x, name)
+            if callable(getattr(found, "items", None)):
+                return [(label, SimpleNamespace(dtype=dtype)) for label, dtype in found.items()]
+        return None
+
+    def dtype(self, x: Any) -> object:
+        """Return the dtype of an object that is not a table, which Arrow calls its type."""
+        dtype = getattr(x, "dtype", None)
+        return _value_of(x, "type") if dtype is None else dtype
+
+    def value_dtypes(self, dtype: Any) -> list[object]:  # noqa: ARG002 -- for other adapters
+        """Return the dtypes of the values in a nested or encoded dtype; nothing for any other dtype."""
+        return []
+
+    def is_flat(self, column: Any) -> bool:  # noqa: ARG002 -- for other adapters
+        """Return True for a column with one value in a row, whose numbers can be cast."""
+        return False
+
+    def count_missing(self, column: Any) -> int:
+        """Return the number of missing values, if an export may have numbers in their places."""
+        # Looked up in the class, because an attribute of the object may be an item by that label.
+        count = getattr(column, "null_count", 0) if hasattr(type(column), "null_count") else 0
+        return count if isinstance(count, int) else 0
+
+    def numbers(self, column: Any) -> HostArray:
+        """Return the numbers of a flat column in its own dtype, or with NaN for what is missing."""
+        raise NotImplementedError
+
+    def cast_hint(self, x: Any, dtype: str) -> str | None:
+        """Return the call that casts all values to `dtype`, if the object has one itself."""
+        return f"x.astype({dtype!r})" if _has_astype(x) else None
+
+    def numbers_hint(self, x: Any) -> str | None:  # noqa: ARG002 -- for other adapters
+        """Return the call that selects the columns of numbers in a table; None if there is none."""
+        return None
+
+    def codes_hint(self, x: Any) -> str | None:
+        """Return the call that gives the integers of time values; None for other values."""
+        is_time = str(self.dtype(x)).startswith(("datetime64", "timedelta64"))
+        return "x.astype('int64')" if is_time and _has_astype(x) else None
+
+
+_GENERIC = Adapter()
 
 
 def adapter_for(x: object) -> Adapter:
@@ -41,21 +101,14 @@ def adapter_for(x: object) -> Adapter:
 
 @cache
 def _adapter_of(library: str) -> Adapter:
-    made: Adapter = import_module(f"{__name__}.{library}").Adapter()
-    return made
+    found: Adapter = import_module(f"{__name__}.{library}").adapter
+    return found
 
 
-def columns_of(x: object) -> list[tuple[str, str]] | None:
-    """Return a label and a dtype name for each kind of values in a table; None if `x` is not a table."""
-    columns = adapter_for(x).columns(x)
-    if columns is None:
-        return None
-    return [(f"column {label!r} is", name) for label, dtype in columns for name in names_of(dtype)]
-
-
-def dtype_of(x: object) -> object:
-    """Return the dtype that an object has, if it is not a table."""
-    return adapter_for(x).dtype(x)
+def columns_of(x: object) -> list[Any]:
+    """Return the columns of a table, or an object that is none by itself."""
+    table = adapter_for(x).table(x)
+    return [x] if table is None else [column for _, column in table]
 
 
 def name_of(dtype: object) -> str:
@@ -63,11 +116,6 @@ def name_of(dtype: object) -> str:
     names = (getattr(dtype, "__name__", None), getattr(dtype, "name", None))
     name = next((word for word in names if isinstance(word, str)), str(dtype))
     return name.lower().partition("[")[0].rpartition(".")[2]
-
-
-def hint_for_labels(call: str, labels: Sequence[object]) -> str | None:
-    """Return the call that selects columns; None if there are none, or too many to read."""
-    return call.format(labels) if 0 < len(labels) <= _MOST_LABELS else None
 
 
 def names_of(dtype: object) -> list[str]:
@@ -79,3 +127,34 @@ def names_of(dtype: object) -> list[str]:
     if inside:
         return [word for part in inside for word in names_of(part)]
     return [of_python(dtype) or _ALIASES.get(name, name)]
+
+
+def hint_for_labels(call: str, labels: Sequence[object]) -> str | None:
+    """Return the call that selects columns; None if there are none, or too many to read."""
+    return call.format(labels) if 0 < len(labels) <= _MOST_LABELS else None
+
+
+def has_attribute(x: object, *names: str) -> bool:
+    """Return True if an object or its class has one of some attributes, without a call of `__getattr__`."""
+    for base in type(x).__mro__:
+        members = vars(base)
+        for name in names:
+            if name in members:
+                return True
+    if type(x).__dictoffset__ == 0:
+        return False
+    try:
+        own = object.__getattribute__(x, "__dict__")
+    except FOREIGN_ERRORS:  # a proxy finds no object that it stands for
+        return False
+    return type(own) is dict and not own.keys().isdisjoint(names)  # a class has a mapping, of its objects'
+
+
+def _value_of(x: Any, name: str) -> Any:
+    """Return an attribute of the class of an object, or what its method of that name returns, or None."""
+    found = getattr(x, name, None) if hasattr(type(x), name) else None
+    return found() if callable(found) and not isinstance(found, type) else found
+
+
+def _has_astype(x: object) -> bool:
+    return any("astype" in vars(base) for base in type(x).__mro__)

@@ -4,31 +4,50 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from pandas.api.extensions import ExtensionArray, ExtensionDtype
 
-from xbridge._host.exporters import adapter_for, generic, hint_for_labels
+from xbridge._core.dtypes import is_inexact, keeps_complex
+from xbridge._core.protocol import HostArray
+from xbridge._host.exporters import Adapter, adapter_for, hint_for_labels, names_of
+from xbridge._host.memory import NATIVE, native_dtype
+
+_UNITS = ("unit", "units")
+_Masked: Any = pd.BooleanDtype.__base__
+"""The class of dtypes with NumPy's numbers and a mask."""
 
 
-class Adapter(generic.Adapter):
+class _PandasAdapter(Adapter):
     """pandas exports NaN, NaT or an object for a missing value. All of its objects have `astype`."""
 
     def plain(self, x: Any) -> Any:
         """Return the values of a series or a data frame of one of NumPy's numeric dtypes."""
-        dtypes = set()
-        if type(x) is pd.Series:
-            dtypes = {x.dtype}
-        elif type(x) is pd.DataFrame:  # `dtypes` makes a series of them, which takes 20 times as long
-            dtypes = {block.dtype for block in getattr(getattr(x, "_mgr", None), "blocks", ())}
-        dtype = dtypes.pop() if len(dtypes) == 1 else None
-        if isinstance(dtype, ExtensionDtype) or getattr(dtype, "kind", "O") not in "biufc":
+        dtypes = _dtypes_of(x)
+        natives = _natives_of(dtypes)
+        if len(natives) != 1 or not vars(x).keys().isdisjoint(_UNITS):  # which the check of an export refuses
             return None
-        has_unit = not {"unit", "units"}.isdisjoint(vars(x))  # which the check of an export refuses
-        return None if has_unit else x.to_numpy()
+        is_whole = natives == dtypes or (type(x) is pd.Series and not self.count_missing(x))
+        return x.to_numpy(*natives) if is_whole else None
 
-    def columns(self, x: Any) -> list[tuple[object, object]] | None:
-        """Return the dtypes of a data frame, or of the levels of an index."""
-        return list(x.dtypes.items()) if isinstance(x, (pd.DataFrame, pd.MultiIndex)) else None
+    def cast(self, x: Any, dtype: str) -> HostArray | None:
+        """Return a series or a data frame in a dtype of NumPy's that has NaN for what is missing."""
+        dtypes = _dtypes_of(x)
+        natives = _natives_of(dtypes)
+        drops_parts = not keeps_complex(dtype) and any(native.kind == "c" for native in natives)
+        has_nan = is_inexact(dtype) and native_dtype(dtype) in NATIVE
+        if not natives or drops_parts or not has_nan or not vars(x).keys().isdisjoint(_UNITS):
+            return None
+        options = {} if natives == dtypes else {"na_value": np.nan}
+        with np.errstate(all="ignore"):
+            host: HostArray = x.to_numpy(native_dtype(dtype), copy=True, **options)
+        return host
+
+    def table(self, x: Any) -> list[tuple[object, Any]] | None:
+        """Return the columns of a data frame, or the levels of an index."""
+        if isinstance(x, pd.MultiIndex):
+            return [(name, x.get_level_values(i)) for i, name in enumerate(x.names)]
+        return list(x.items()) if isinstance(x, pd.DataFrame) else None
 
     def value_dtypes(self, dtype: Any) -> list[object]:
         """Return the dtype of categories, of sparse values, or of Arrow's values."""
@@ -38,25 +57,31 @@ class Adapter(generic.Adapter):
             return [dtype.pyarrow_dtype]
         return [dtype.subtype] if isinstance(dtype, pd.SparseDtype) else []
 
-    def count_missing(self, x: Any) -> int:
-        """Return the number of missing values, if a dtype of pandas' own may hide some in an export."""
-        if isinstance(x, pd.MultiIndex):
+    def is_flat(self, column: Any) -> bool:
+        """Return True for a series, an index or an array, unless Arrow nests its values."""
+        is_nested = isinstance(column.dtype, pd.ArrowDtype) and column.dtype.type in (list, dict)
+        return isinstance(column, (pd.Series, pd.Index, ExtensionArray)) and not is_nested
+
+    def count_missing(self, column: Any) -> int:
+        """Return the number of missing values, if a dtype of pandas' own may hide some in an export.
+
+        Those inside of Arrow's values count too.
+        """
+        dtype = getattr(column, "dtype", None)
+        if not isinstance(dtype, ExtensionDtype):  # NaN is exported as it is
             return 0
-        # NaN is exported as it is
-        return sum(_count_gaps(part) for part in _columns_of(x) if isinstance(part.dtype, ExtensionDtype))
+        values: Any = column if isinstance(column, ExtensionArray) else column.array
+        if not isinstance(dtype, pd.ArrowDtype):
+            return int(np.count_nonzero(values.isna()))
+        values = values.__arrow_array__()
+        return adapter_for(values).count_missing(values)
 
-    def parts(self, x: Any) -> list[Any] | None:
-        """Return the columns of a data frame, the levels of an index, or a column; None if Arrow nests it."""
-        if isinstance(x, pd.MultiIndex):
-            return [x.get_level_values(i) for i in range(x.nlevels)]
-        columns = _columns_of(x)
-        dtypes = [column.dtype for column in columns]
-        is_nested = any(isinstance(dtype, pd.ArrowDtype) and dtype.type in (list, dict) for dtype in dtypes)
-        return None if is_nested else columns
-
-    def as_floats(self, x: Any) -> Any:
-        """Return a column as float64."""
-        return x.astype("float64")
+    def numbers(self, column: Any) -> HostArray:
+        """Return a column in its dtype; as float64 if integers are missing."""
+        (name,) = names_of(column.dtype)
+        is_float = keeps_complex(name) and name != "bool"
+        has_gaps = not is_float and self.count_missing(column)
+        return np.asarray(column.astype("float64") if has_gaps else column.to_numpy(name))
 
     def numbers_hint(self, x: Any) -> str | None:
         """Return the columns of real numbers of a data frame."""
@@ -76,14 +101,17 @@ class Adapter(generic.Adapter):
         return hint.replace("x.", "x.dropna().") if hint and x.isna().any() else hint
 
 
-def _columns_of(x: Any) -> list[Any]:
-    return [column for _, column in x.items()] if isinstance(x, pd.DataFrame) else [x]
+def _dtypes_of(x: Any) -> set[Any]:
+    """Return the dtypes of a series or of the blocks of a data frame; nothing for any other object."""
+    if type(x) is pd.DataFrame:  # `dtypes` makes a series of them, which takes 20 times as long
+        return {block.dtype for block in getattr(getattr(x, "_mgr", None), "blocks", ())}
+    return {x.dtype} if type(x) is pd.Series else set()
 
 
-def _count_gaps(column: Any) -> int:
-    """Return the number of missing values in a column, also those inside of Arrow's values."""
-    if not isinstance(column.dtype, pd.ArrowDtype):
-        return int(column.isna().sum())
-    values: Any = column if isinstance(column, ExtensionArray) else column.array
-    values = values.__arrow_array__()
-    return adapter_for(values).count_missing(values)
+def _natives_of(dtypes: set[Any]) -> set[Any]:
+    """Return NumPy's dtypes for its own and for those of masked arrays; nothing if there are others."""
+    natives = {each.numpy_dtype if isinstance(each, _Masked) else each for each in dtypes}
+    return natives if natives <= NATIVE else set()
+
+
+adapter = _PandasAdapter()

@@ -6,14 +6,15 @@ from typing import Any
 
 import polars as pl
 
-from xbridge._host.exporters import generic, hint_for_labels
+from xbridge._core.protocol import HostArray
+from xbridge._host.exporters import Adapter, hint_for_labels
 
 _SIGNED, _UNSIGNED = (pl.Int8, pl.Int16, pl.Int32, pl.Int64), (pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64)
 _NUMERIC = frozenset((*_SIGNED, *_UNSIGNED, pl.Float32, pl.Float64))
 """The dtypes that NumPy has by the same name."""
 
 
-class Adapter(generic.Adapter):
+class _PolarsAdapter(Adapter):
     """polars exports NaN or an object for a missing value."""
 
     def plain(self, x: Any) -> Any:
@@ -22,9 +23,9 @@ class Adapter(generic.Adapter):
             return None
         return x.to_numpy()
 
-    def columns(self, x: Any) -> list[tuple[object, object]] | None:
-        """Return the schema of a data frame."""
-        return list(x.schema.items()) if isinstance(x, pl.DataFrame) else None
+    def table(self, x: Any) -> list[tuple[object, Any]] | None:
+        """Return the columns of a data frame."""
+        return [(column.name, column) for column in x.get_columns()] if isinstance(x, pl.DataFrame) else None
 
     def value_dtypes(self, dtype: Any) -> list[object]:
         """Return the dtype of elements of arrays and lists, of fields of structs, or of categories."""
@@ -34,9 +35,18 @@ class Adapter(generic.Adapter):
             return [field.dtype for field in dtype.fields]
         return [dtype.categories.dtype] if isinstance(dtype, pl.Enum) else []
 
-    def count_missing(self, x: Any) -> int:
-        """Return the number of nulls in all columns, also those in lists and structs."""
-        return sum(map(_count_nulls, _columns_of(x)))
+    def is_flat(self, column: Any) -> bool:
+        """Return True for a series without nested values."""
+        return isinstance(column, pl.Series) and not column.dtype.is_nested()
+
+    def count_missing(self, column: Any) -> int:
+        """Return the number of nulls in a series, also those in lists and structs."""
+        return _count_nulls(column) if isinstance(column, pl.Series) else 0
+
+    def numbers(self, column: Any) -> HostArray:
+        """Return a series in its dtype; as float64 if it has nulls."""
+        host: HostArray = (column.cast(float) if column.null_count() else column).to_numpy()
+        return host
 
     def numbers_hint(self, x: Any) -> str | None:
         """Return the call that selects the numeric columns of a frame."""
@@ -52,19 +62,6 @@ class Adapter(generic.Adapter):
             return None
         return "x.drop_nulls().to_physical()" if x.null_count() else "x.to_physical()"
 
-    def parts(self, x: Any) -> list[Any] | None:
-        """Return the columns of a data frame, or a series itself; None if values are nested."""
-        columns = _columns_of(x)
-        return None if any(column.dtype.is_nested() for column in columns) else columns
-
-    def as_floats(self, x: Any) -> Any:
-        """Return a series as float64."""
-        return x.cast(float)
-
-
-def _columns_of(x: Any) -> list[Any]:
-    return x.get_columns() if isinstance(x, pl.DataFrame) else [x]
-
 
 def _count_nulls(x: pl.Series) -> int:
     inside: list[pl.Series] = []
@@ -73,3 +70,6 @@ def _count_nulls(x: pl.Series) -> int:
     elif isinstance(x.dtype, pl.Struct):
         inside = x.struct.unnest().get_columns()
     return x.null_count() + sum(map(_count_nulls, inside))
+
+
+adapter = _PolarsAdapter()

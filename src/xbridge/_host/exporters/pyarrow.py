@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from xbridge._host.exporters import generic, hint_for_labels
+from xbridge._core.protocol import HostArray
+from xbridge._host.exporters import Adapter, hint_for_labels
 
 _TABLES = (pa.Table, pa.RecordBatch)
 _COLUMNS = (pa.Array, pa.ChunkedArray)
@@ -16,12 +18,19 @@ _NESTED = (pa.RunEndEncodedType, *_LISTS, pa.FixedShapeTensorType)
 """Types with values of another type, for which pyarrow has no cast to numbers."""
 
 
-class Adapter(generic.Adapter):
+class _ArrowAdapter(Adapter):
     """pyarrow counts its nulls. An encoded array may export a number in place of one."""
 
-    def columns(self, x: Any) -> list[tuple[object, object]] | None:
-        """Return the schema of a table."""
-        return list(zip(x.schema.names, x.schema.types, strict=True)) if isinstance(x, _TABLES) else None
+    def plain(self, x: Any) -> Any:
+        """Return the values of an array of integers or floats without nulls."""
+        is_plain = (
+            isinstance(x, pa.Array) and _is_number(x.type) and x.type != pa.bool_() and not x.null_count
+        )
+        return np.asarray(x) if is_plain else None
+
+    def table(self, x: Any) -> list[tuple[object, Any]] | None:
+        """Return the columns of a table."""
+        return list(zip(x.schema.names, x.columns, strict=True)) if isinstance(x, _TABLES) else None
 
     def value_dtypes(self, dtype: Any) -> list[object]:
         """Return the type of the values of dictionaries, runs and lists, or of the fields of structs."""
@@ -29,9 +38,17 @@ class Adapter(generic.Adapter):
             return [dtype.field(i).type for i in range(dtype.num_fields)]
         return [dtype.value_type] if isinstance(dtype, (pa.DictionaryType, *_NESTED)) else []
 
-    def count_missing(self, x: Any) -> int:
-        """Return the number of nulls in all columns, also those in what encodes them or is nested."""
-        return sum(map(_count_nulls, _columns_of(x)))
+    def is_flat(self, column: Any) -> bool:
+        """Return True for an array without nested values."""
+        return isinstance(column, _COLUMNS) and not isinstance(column.type, (pa.StructType, *_NESTED))
+
+    def count_missing(self, column: Any) -> int:
+        """Return the number of nulls, also those in what encodes them or is nested."""
+        return _count_nulls(column) if isinstance(column, _COLUMNS) else 0
+
+    def numbers(self, column: Any) -> HostArray:
+        """Return an array in its type; as float64 if it has nulls."""
+        return np.asarray(column.cast("float64", safe=False) if _count_nulls(column) else column)
 
     def codes_hint(self, x: Any) -> str | None:
         """Return the indices of a dictionary, or the cast of times to the integers that store them."""
@@ -47,20 +64,6 @@ class Adapter(generic.Adapter):
         if not isinstance(x, _TABLES):
             return None
         return hint_for_labels("x.select({})", [field.name for field in x.schema if _is_number(field.type)])
-
-    def parts(self, x: Any) -> list[Any] | None:
-        """Return the columns of a table, or a column itself; None if values are nested, and for a tensor."""
-        columns = _columns_of(x)
-        is_nested = any(isinstance(column.type, (pa.StructType, *_NESTED)) for column in columns)
-        return None if is_nested else columns
-
-    def as_floats(self, x: Any) -> Any:
-        """Return a column as float64."""
-        return x.cast("float64", safe=False)
-
-
-def _columns_of(x: Any) -> list[Any]:
-    return x.columns if isinstance(x, _TABLES) else [x] if isinstance(x, _COLUMNS) else []
 
 
 def _count_nulls(x: Any) -> int:
@@ -83,3 +86,6 @@ def _count_nulls(x: Any) -> int:
 
 def _is_number(kind: pa.DataType) -> bool:
     return any(is_kind(kind) for is_kind in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean))
+
+
+adapter = _ArrowAdapter()
