@@ -7,23 +7,29 @@ Some tensors look ordinary and are not values in memory: they are fake, freed, t
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import reduce, wraps
+from functools import cache, reduce, wraps
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch.fx import Proxy
 
-from xbridge import _host
 from xbridge._core import tracing
 from xbridge._core.devices import CPU, CUDA, CUDA_MANAGED, ROCM, Device, absent_device_error, device_named
 from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype, holds_every, holds_integers
 from xbridge._core.guards import MemoryFacts, guards
 from xbridge._core.protocol import ArrayInfo, Fast, Gap, MemoryLayout, Transfers, Unsupported
+from xbridge._host import memory as _host
 from xbridge._host.memory import native_dtype
 from xbridge.backends.torch import _private
-from xbridge.backends.torch._default_dtype import default_dtype as default_dtype_of_call
-from xbridge.backends.torch._default_dtype import defaults_of_calls
+from xbridge.backends.torch._dtypes import (
+    BIT_DTYPES,
+    DTYPE_OF,
+    NAME_BY_TORCH,
+    TORCH_BY_NAME,
+    defaults_of_calls,
+)
+from xbridge.backends.torch._dtypes import default_dtype as default_dtype_of_call
 from xbridge.backends.torch._private import DECLINED, accelerators, dispatch_modes, dual_levels
 from xbridge.backends.torch._unsupported import (
     apply_pending,
@@ -53,27 +59,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_TORCH_BY_NAME = {
-    word: getattr(torch, word)
-    for word, facts in DTYPES.items()
-    if hasattr(torch, word) and not facts.is_packed  # of which torch has the names alone
-}
-_NAME_BY_TORCH = {dtype: word for word, dtype in _TORCH_BY_NAME.items()}
-_BIT_DTYPES = {
-    dtype: {1: torch.uint8, 2: torch.uint16}[dtype.itemsize]
-    for word, dtype in _TORCH_BY_NAME.items()
-    if DTYPES[word].is_extended
-}
-_SHARED_DTYPES = frozenset(
-    native_dtype(word) for word, dtype in _TORCH_BY_NAME.items() if dtype not in _BIT_DTYPES
-)
-"""NumPy's own dtypes that torch has too, so that arrays of them share memory as they are."""
-_PROMOTED_ALIKE = frozenset(dtype for dtype in _NAME_BY_TORCH if not dtype.is_complex and dtype.itemsize > 2)
+_PROMOTED_ALIKE = frozenset(dtype for dtype in NAME_BY_TORCH if not dtype.is_complex and dtype.itemsize > 2)
 """Dtypes that torch and NumPy promote alike if nothing is lost."""
-_TORCH_BY_ML_DTYPE: dict[np.dtype[Any], torch.dtype] = {}
-"""Torch's dtypes for those of ml_dtypes, entered when they are first used, because ml_dtypes is optional."""
-_ML_DTYPE_BY_TORCH: dict[torch.dtype, np.dtype[Any]] = {}
-"""The same in the other direction."""
 _PRECHECKS = 500
 """The number of tensors that `fast_to_numpy` checks before it calls `Tensor.numpy`, after a call that failed.
 
@@ -147,16 +134,16 @@ def _bypass_subclass(
 
 
 def to_numpy(x: torch.Tensor, /) -> HostArray:
-    bits = _BIT_DTYPES.get(x.dtype)
+    bits = BIT_DTYPES.get(x.dtype)
     if bits is None:
         return x.numpy()
-    return x.view(bits).numpy().view(native_dtype(_NAME_BY_TORCH[x.dtype]))
+    return x.view(bits).numpy().view(native_dtype(NAME_BY_TORCH[x.dtype]))
 
 
 def from_numpy(host: HostArray, /) -> torch.Tensor:
     raw = _host.with_plain_strides(host if host.flags.writeable else _host.as_writable(host))
     if host.dtype.type.__module__ == "ml_dtypes":
-        return torch.from_numpy(raw.view(f"u{host.itemsize}")).view(_TORCH_BY_NAME[host.dtype.name])
+        return torch.from_numpy(raw.view(f"u{host.itemsize}")).view(TORCH_BY_NAME[host.dtype.name])
     return torch.from_numpy(raw.view("u8") if host.dtype.char == "Q" else raw)
 
 
@@ -276,8 +263,8 @@ def _stack_promoted(xs: list[torch.Tensor]) -> torch.Tensor | None:
     if not (dtypes <= _PROMOTED_ALIKE and all(map(is_whole, xs))):
         return None
     common = reduce(torch.promote_types, dtypes)
-    name = _NAME_BY_TORCH[common]
-    if not all(holds_every(_NAME_BY_TORCH[dtype], name) for dtype in dtypes):
+    name = NAME_BY_TORCH[common]
+    if not all(holds_every(NAME_BY_TORCH[dtype], name) for dtype in dtypes):
         return None
     return torch.stack([x.to(common) for x in xs])
 
@@ -287,7 +274,7 @@ def dtype_name(dtype: object, /) -> str | None:
 
 
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
-    if dtype not in _TORCH_BY_NAME:
+    if dtype not in TORCH_BY_NAME:
         return Unsupported(DTypeError, f"torch has no {dtype}", hint_for_missing_dtype(dtype))
     if device.kind == "mps" and dtype in ("float64", "complex128"):
         return Unsupported(DTypeError, f"MPS has no {dtype}", hint_for_missing_dtype(dtype))
@@ -297,7 +284,7 @@ def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
 def default_dtype(category: str, device: Device, /) -> str:
     wide = default_dtype_of_call()
     if category == "float":
-        return _NAME_BY_TORCH[wide]
+        return NAME_BY_TORCH[wide]
     if category == "complex":
         return "complex128" if wide == torch.float64 else "complex64"
     return "int64" if category == "int" else "bool"
@@ -305,16 +292,16 @@ def default_dtype(category: str, device: Device, /) -> str:
 
 def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
     try:
-        dtype = reduce(torch.promote_types, (_TORCH_BY_NAME[word] for word in dtypes))
+        dtype = reduce(torch.promote_types, (TORCH_BY_NAME[word] for word in dtypes))
         for number in numbers:
             dtype = torch.result_type(torch.empty((), dtype=dtype, device="meta"), number)
     except (KeyError, RuntimeError):  # a dtype without a canonical name, or without a common dtype
         return None
-    return _NAME_BY_TORCH.get(dtype)
+    return NAME_BY_TORCH.get(dtype)
 
 
 def astype(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
-    return (x if is_whole(x) else check_readable(x)).to(_TORCH_BY_NAME[dtype])
+    return (x if is_whole(x) else check_readable(x)).to(TORCH_BY_NAME[dtype])
 
 
 def check_cast(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
@@ -413,7 +400,7 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:  # noqa: C901, PLR091
     try:
         left = _prechecks
         if left:
-            if x.dtype in _BIT_DTYPES:
+            if x.dtype in BIT_DTYPES:
                 return _bits_to_numpy(x)
             if x.is_conj() or x.is_neg() or not x.is_cpu:
                 return None
@@ -466,9 +453,9 @@ def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:  # noqa: PLR0911
         # are copied. `forc` means dense in C or Fortran order, and `carray` is both, in C order. Other
         # strides take longer to check: `torch.from_numpy` refuses negative ones, and elements that share
         # memory must not become writable.
-        if host.flags.carray and host.dtype in _SHARED_DTYPES:  # as most arrays are
+        if host.flags.carray and host.dtype in DTYPE_OF:  # as most arrays are
             return _from_numpy(host)
-        if host.dtype not in _SHARED_DTYPES:
+        if host.dtype not in DTYPE_OF:
             return _bits_from_numpy(host)
         flags = host.flags
         shared = flags.behaved and (flags.forc or _has_accepted_strides(host))
@@ -575,19 +562,10 @@ class _LateTransfers(Transfers):
     def fetch_many(self, xs: list[torch.Tensor], /) -> list[HostArray | None] | None:
         return None if xs[0].is_cpu and xs[-1].is_cpu else _late("fetch_many")(self, xs)
 
-    fast_to_device = _late("fast_to_device")
-    fast_from_device = _late("fast_from_device")
-    send_many = _late("send_many")
-    to_device_many = _late("to_device_many")
-    streams_to_device = _late("streams_to_device")
-    stream_to_device = _late("stream_to_device")
-    release_buffers = _late("release_buffers")
-    may_use_threads = _late("may_use_threads")
-    threaded = _late("threaded")
-    thread_context = _late("thread_context")
-    queue_mark = _late("queue_mark")
 
-
+for _word, _default in vars(Transfers).items():
+    if callable(_default) and _word not in vars(_LateTransfers):
+        setattr(_LateTransfers, _word, _late(_word))
 transfers: Transfers = _LateTransfers()
 
 
@@ -664,7 +642,7 @@ def _bits_to_numpy(x: torch.Tensor) -> HostArray | None:
             return None
         # Torch hands the bytes to NumPy as integers of the same size, and NumPy views them as the dtype.
         dtype, tracked = x.dtype, x.requires_grad
-        bits = _BIT_DTYPES.get(dtype)
+        bits = BIT_DTYPES.get(dtype)
         if bits is None or (tracked and _compiler()):
             return None
         _prechecks = 0  # `Tensor.numpy` takes integers, and refuses a pending negative
@@ -674,9 +652,7 @@ def _bits_to_numpy(x: torch.Tensor) -> HostArray | None:
             return None
         if tracked:
             host.setflags(write=_TRACKED_IS_WRITABLE)
-        if dtype not in _ML_DTYPE_BY_TORCH:
-            _ML_DTYPE_BY_TORCH[dtype] = native_dtype(_NAME_BY_TORCH[dtype])
-        return host.view(_ML_DTYPE_BY_TORCH[dtype])
+        return host.view(_ml_dtype_of(dtype))
     except (RuntimeError, TypeError, ValueError, ImportError):
         return None
 
@@ -684,14 +660,25 @@ def _bits_to_numpy(x: torch.Tensor) -> HostArray | None:
 def _bits_from_numpy(host: HostArray) -> torch.Tensor | None:
     """Return `fast_from_numpy` of an array in foreign byte order, or of a dtype of ml_dtypes."""
     if not host.dtype.isnative:
-        known = host.dtype.newbyteorder("=") in _SHARED_DTYPES
+        known = host.dtype.newbyteorder("=") in DTYPE_OF
         return torch.from_numpy(_host.copy(host)) if known else None
-    if host.dtype not in _TORCH_BY_ML_DTYPE:  # a table, because NumPy computes `dtype.name` in slow Python
-        if _TORCH_BY_NAME.get(host.dtype.name) not in _BIT_DTYPES:
-            return None
-        _TORCH_BY_ML_DTYPE[host.dtype] = _TORCH_BY_NAME[host.dtype.name]
+    dtype = _torch_dtype_of(host.dtype)
+    if dtype is None or dtype not in BIT_DTYPES:
+        return None
     made = fast_from_numpy(host.view(f"u{host.itemsize}"))
-    return None if made is None else made.view(_TORCH_BY_ML_DTYPE[host.dtype])
+    return None if made is None else made.view(dtype)
+
+
+@cache
+def _ml_dtype_of(dtype: torch.dtype) -> np.dtype[Any]:
+    """Return the dtype of ml_dtypes, which is optional, for one of torch's."""
+    return native_dtype(NAME_BY_TORCH[dtype])
+
+
+@cache
+def _torch_dtype_of(dtype: np.dtype[Any]) -> torch.dtype | None:
+    """Return torch's dtype for one of NumPy, which computes `dtype.name` in slow Python."""
+    return TORCH_BY_NAME.get(dtype.name)
 
 
 def _loses_values(x: torch.Tensor, dtype: str) -> bool:
@@ -704,10 +691,10 @@ def _loses_values(x: torch.Tensor, dtype: str) -> bool:
     if x.is_complex():
         x, dtype = torch.view_as_real(x.resolve_conj()), "float32"
     ends = torch.stack(torch.aminmax(x))
-    if ends.to(_TORCH_BY_NAME[dtype]).isfinite().all():
+    if ends.to(TORCH_BY_NAME[dtype]).isfinite().all():
         return False
     finite = x[x.isfinite()]
-    return not finite.to(_TORCH_BY_NAME[dtype]).isfinite().all()
+    return not finite.to(TORCH_BY_NAME[dtype]).isfinite().all()
 
 
 def _count(kind: str) -> int:
@@ -728,7 +715,7 @@ def _device(x: torch.Tensor) -> Device:
 
 def _name(dtype: torch.dtype) -> str:
     """Return the canonical name of a dtype, or torch's own name if there is none."""
-    known = _NAME_BY_TORCH.get(dtype)
+    known = NAME_BY_TORCH.get(dtype)
     if known:
         return known
     own = str(dtype).removeprefix("torch.")

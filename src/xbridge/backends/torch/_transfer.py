@@ -38,12 +38,12 @@ import numpy as np
 import torch
 
 from xbridge._core.devices import CPU, Device
-from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import HostArray, Transfers
 from xbridge._host.memory import fill, native_dtype
 from xbridge.backends.torch import _private
+from xbridge.backends.torch._dtypes import DTYPE_OF, TORCH_BY_NAME
 from xbridge.backends.torch._private import DECLINED, dispatch_modes, dual_levels
-from xbridge.backends.torch._threads import queue_mark, thread_context, threaded
+from xbridge.backends.torch._threads import is_captured, queue_mark, streams_of, thread_context, threaded
 from xbridge.backends.torch._unsupported import apply_pending, check_readable, storage_fault
 from xbridge.errors import DeviceError, OptionError
 
@@ -65,19 +65,9 @@ ALIGNMENT = 256
 """Arrays of a pack on a device begin at multiples of this number of bytes, as memory of torch does."""
 
 _BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
-ITEMS = {
-    dtype: _BYTES[dtype.itemsize]
-    for word, facts in DTYPES.items()
-    if not facts.is_packed and (dtype := getattr(torch, word, None))
-}
+ITEMS = {dtype: _BYTES[dtype.itemsize] for dtype in TORCH_BY_NAME.values()}
 """For each dtype, one of the same size that NumPy has too, under which the bytes are copied."""
 
-DTYPE_OF = {
-    native_dtype(word): getattr(torch, word)
-    for word, facts in DTYPES.items()
-    if hasattr(torch, word) and not facts.is_extended
-}
-"""Torch's dtypes for NumPy's own dtypes."""
 NUMPY_OF = {there: here for here, there in DTYPE_OF.items()}
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -141,8 +131,8 @@ def may_use_buffers(place: torch.device) -> bool:
     """Return True if the device is one with pinned buffers, and no mode, transform or capture is active."""
     if place.type not in ("cuda", _private.get_plugin_device()) or is_followed():
         return False
-    api = getattr(torch, place.type, None)  # while a CUDA graph is captured, work is recorded, to run later
-    return hasattr(api, "Stream") and not getattr(api, "is_current_stream_capturing", bool)()
+    api = streams_of(place)
+    return api is not None and not is_captured(api)
 
 
 def _current_stream(place: torch.device) -> Any:
@@ -430,19 +420,37 @@ def _unpack(buffer: torch.Tensor, pack: _Pack) -> Iterable[HostArray]:
 # -- large arrays, piece by piece --------------------------------------------------------------------
 
 
-class _Half(NamedTuple):
-    """A half of a buffer, and the event that tells when its last copy is done."""
+class _Half:
+    """A half of a pinned buffer, through which pieces move one after the other."""
 
-    buffer: torch.Tensor
-    host: HostArray
-    """The same memory as a NumPy array."""
-    event: Any
-    stream: Any
-    """The stream of the copies. The allocator hears of it, so Ctrl-C may drop memory that is being copied."""
+    def __init__(self, buffer: torch.Tensor, event: Any) -> None:
+        self.buffer, self.host = buffer, buffer.numpy()
+        self.event = event
+        """Tells when the last copy is done."""
+        self.arriving: HostArray | None = None
+        """Where the piece goes that the last copy brings from the device."""
+
+    def finish(self) -> None:
+        """Wait for the last copy, and empty the half."""
+        self.event.synchronize()
+        if self.arriving is not None:
+            plain_copy(self.arriving, self.host[: len(self.arriving)])
+            self.arriving = None
+
+    def fetch(self, host: HostArray, there: torch.Tensor) -> None:
+        """Queue the copy of a piece from the device."""
+        self.buffer[: len(host)].copy_(there, non_blocking=True)
+        self.arriving = host
+
+    def send(self, host: HostArray, there: torch.Tensor, dtype: np.dtype[Any]) -> None:
+        """Fill the half with a piece, cast to a dtype, and queue its copy to the device."""
+        put = plain_copy if host.dtype == dtype else fill
+        put(self.host[: len(there)].view(dtype).reshape(host.shape), host)
+        there.copy_(self.buffer[: len(there)], non_blocking=True)
 
 
 Piece: TypeAlias = tuple[HostArray, torch.Tensor]
-Move: TypeAlias = Callable[[Iterator[Piece], list[_Half]], None]
+Move: TypeAlias = Callable[[_Half, HostArray, torch.Tensor], None]
 
 
 def send(host: HostArray, place: torch.device, dtype: str | None = None) -> torch.Tensor:
@@ -465,7 +473,7 @@ def fetch_tensor(x: torch.Tensor) -> torch.Tensor:
     dense = x if is_dense else torch.empty_like(x).copy_(x)
     host, there, size = np.empty(x.nbytes, np.uint8), _bytes_of(dense), sizes().chunk // 2
     cuts = range(0, len(host), size)
-    _share(_fetch_pieces, [(host[start : start + size], there[start : start + size]) for start in cuts])
+    _share(_Half.fetch, [(host[start : start + size], there[start : start + size]) for start in cuts])
     bare = torch.empty(0, dtype=x.dtype, device="cpu")  # a view would share a version counter
     return bare.set_(torch.from_numpy(host).untyped_storage(), 0, dense.shape, dense.stride())
 
@@ -478,8 +486,7 @@ def _fill(out: torch.Tensor, host: HostArray, dtype: np.dtype[Any]) -> torch.Ten
         stop = start + part.size * out.itemsize
         parts.append((part, there[start:stop]))
         start = stop
-    put = plain_copy if host.dtype == dtype else fill
-    _share(partial(_send_pieces, put, dtype), parts)
+    _share(partial(_Half.send, dtype=dtype), parts)
     return out
 
 
@@ -510,50 +517,22 @@ def _threads(process: int) -> ThreadPoolExecutor:
 
 
 def _move_some(move: Move, left: Iterator[Piece], place: torch.device) -> None:
-    """Copy pieces in this thread while any are left, on a stream and with a buffer of its own."""
+    """Copy pieces in this thread while any are left, on a stream and with a buffer of its own.
+
+    While the device copies one half of the buffer, the thread fills or empties the other.
+    """
     api = getattr(torch, place.type)
     stream = api.Stream(place)
     with torch.inference_mode(), api.stream(stream):
-        buffer = pin_buffer()
-        halves = [_Half(part, part.numpy(), api.Event(), stream) for part in buffer.chunk(2)]
-        move(left, halves)
+        halves = [_Half(part, api.Event()) for part in pin_buffer().chunk(2)]
+        for half, (host, there) in zip(cycle(halves), left, strict=False):
+            half.finish()
+            there.record_stream(stream)  # so that Ctrl-C may drop memory that is being copied
+            move(half, host, there)
+            half.event.record(stream)
         stream.synchronize()
-
-
-def _send_pieces(
-    put: Callable[[HostArray, HostArray], None],
-    dtype: np.dtype[Any],
-    left: Iterator[Piece],
-    halves: list[_Half],
-) -> None:
-    """Fill one half of a buffer while the device copies the other."""
-    for half, (host, there) in zip(cycle(halves), left, strict=False):
-        size = len(there)
-        half.event.synchronize()  # the copy out of this half
-        put(half.host[:size].view(dtype).reshape(host.shape), host)
-        there.record_stream(half.stream)
-        there.copy_(half.buffer[:size], non_blocking=True)
-        half.event.record(half.stream)
-
-
-def _fetch_pieces(left: Iterator[Piece], halves: list[_Half]) -> None:
-    """Empty one half of a buffer while the device fills the other."""
-    filled: deque[tuple[HostArray, _Half]] = deque()
-
-    def empty_first() -> None:
-        host, half = filled.popleft()
-        half.event.synchronize()  # the copy into this half
-        plain_copy(host, half.host[: len(host)])
-
-    for half, (host, there) in zip(cycle(halves), left, strict=False):
-        if len(filled) == len(halves):
-            empty_first()
-        there.record_stream(half.stream)
-        half.buffer[: len(host)].copy_(there, non_blocking=True)
-        half.event.record(half.stream)
-        filled.append((host, half))
-    while filled:
-        empty_first()
+        for half in halves:
+            half.finish()
 
 
 def _pieces(host: HostArray, limit: int) -> Iterator[HostArray]:
