@@ -11,9 +11,9 @@ from declared import ACCELERATORS, Declared, expected
 from measured import conversion, goes, measured, memory, sources
 
 import xbridge
-from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES
+from xbridge._host import memory as _host
 from xbridge._registry.registry import get
 
 

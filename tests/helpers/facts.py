@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from xbridge import Device, _host
+from xbridge import Device
 from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported, c_strides
+from xbridge._host import memory
 from xbridge._plan.steps import Options, Plan
 from xbridge.errors import DTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-HOST = _host
+HOST = memory
 """The host, which is a library to the rules."""
 
 CPU, GPU0, SHARDED = Device("cpu"), Device("cuda:0"), Device("sharded")

@@ -9,9 +9,9 @@ from inside import native_dtype
 from kit_toy import LIBRARY_DTYPES, PLACES, Spot, Stone, Tile
 from kit_toy import namespace as xp
 
-from xbridge import _host
 from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import hint_for_missing_dtype
+from xbridge._host import memory as _host
 from xbridge._host.memory import layout_of
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 from xbridge.protocol import ArrayInfo, Fast, Unsupported

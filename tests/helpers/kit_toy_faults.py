@@ -8,7 +8,8 @@ import kit_toy_backend as good
 import numpy as np
 from kit_toy import LIBRARY_DTYPES, Stone, Tile, inverted
 
-from xbridge import Device, _host
+from xbridge import Device
+from xbridge._host import memory as _host
 from xbridge.errors import DeviceError, UnsupportedArrayError
 from xbridge.protocol import Unsupported
 

@@ -14,8 +14,8 @@ from numpy.lib.stride_tricks import as_strided
 from rawmemory import overlaps, same_bits
 
 import xbridge
-from xbridge import _host
 from xbridge._host import memory
+from xbridge._host import memory as _host
 from xbridge.testing.strategies import host_arrays
 
 if TYPE_CHECKING:

@@ -135,7 +135,7 @@ NAMED: dict[str, set[str]] = {
     "functions": {"numpy", "torch"},  # shapes by NumPy, and programs of torch's compiler
     "functions/libraries.py": {"dask", "jax", "numpy", "torch"},  # finds their modules here
     "_host": {"numpy", "ml_dtypes"},
-    "_host/exporters": {*exporters.INDEX},  # one adapter for each
+    "_host/exporters": {"numpy", *exporters.INDEX},  # one adapter for each, which hands out NumPy arrays
     "files": {"jax", "numpy", "torch"},  # reads and writes their files, asks for their accelerators
     "_registry/defaults.py": {"numpy"},  # the backend that does what another one leaves out
     "_registry/loading.py": {"cupy", "dask", "jax", "numpy", "torch"},  # what `np` and `jnp` stand for

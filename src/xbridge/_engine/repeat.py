@@ -21,11 +21,11 @@ from functools import partial, reduce
 from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
-from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import Array, Backend, HostArray
 from xbridge._engine.source import Source
+from xbridge._host import memory as _host
 from xbridge._host.importers import import_array
 from xbridge._host.memory import native_dtype
 from xbridge._plan.options import cache_key, find_converter

@@ -59,9 +59,7 @@ def import_array(x: Any, *, must_share: bool, fetch: bool, dtype: str | None = N
         reason = "it is a class, and its arrays are objects of it"
         raise UnsupportedArrayError.build(f"convert the class {shown(x)}", reason)
     if not must_share:
-        with chain_export_errors(x):
-            plain = adapter_for(x).plain(x)
-        if plain is not None:
+        if (plain := adapter_for(x).plain(x)) is not None:
             if dtype is not None:
                 _check_column(x, plain, dtype)
             return as_readonly(plain)
@@ -172,21 +170,15 @@ def _check_export_of(x: Any, host: HostArray, dtype: str | None) -> None:
 
 
 def _refuse_unit(x: Any) -> None:
-    if (unit := _unit_of(x)) is not None:
+    """Raise if an object has a unit, unless it is dimensionless."""
+    units = [_get_attribute(x, name) for name in ("units", "unit")]
+    named = [unit for unit in units if unit is not None and not callable(unit)]
+    unit = next((unit for unit in named if not isinstance(unit, NUMBERS)), "")
+    with chain_export_errors(x):
+        text = str(unit)
+    if text.lower() not in _DIMENSIONLESS:
         number = next((word for word in ("magnitude", "value") if has_attribute(x, word)), None)
-        hint = f"x.{number}" if number else ""
-        raise unreadable_error(x, f"its unit {unit} would be lost", hint)
-
-
-def _unit_of(x: Any) -> str | None:
-    """Return the unit of an object as text; None if it has none, or is dimensionless."""
-    for name in ("units", "unit"):
-        unit = _get_attribute(x, name)
-        if unit is not None and not callable(unit) and not isinstance(unit, NUMBERS):
-            with chain_export_errors(x):
-                text = str(unit)
-            return None if text.lower() in _DIMENSIONLESS else text
-    return None
+        raise unreadable_error(x, f"its unit {text} would be lost", f"x.{number}" if number else "")
 
 
 def _hint_for_objects(x: Any, host: HostArray) -> str:
@@ -316,20 +308,18 @@ def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
     return host if host.dtype.hasobject else as_readonly(host.view(np.ndarray))
 
 
-def names_in_table(x: Any) -> list[str]:
-    """Return `castable_names`, also of a table of another library whose columns are not cast one by one."""
-    with chain_export_errors(x):
-        names = {name for _, name in _announced_columns(x)}
-    return castable_names(x) or (sorted(names) if names.issubset(DTYPES) else [])
-
-
 def castable_names(x: Any) -> list[str]:
     """Return the names of the dtypes in a table or column of numbers; nothing for any other object."""
+    with chain_export_errors(x):
+        return names_in_table(x) if all(map(adapter_for(x).is_flat, columns_of(x))) else []
+
+
+def names_in_table(x: Any) -> list[str]:
+    """Return the same, also of a table of a library whose columns are not cast one by one."""
     adapter = adapter_for(x)
     with chain_export_errors(x):
-        columns = columns_of(x)
-        are_flat = all(map(adapter.is_flat, columns))
-        names = {name for column in columns if are_flat for name in names_of(adapter.dtype(column))}
+        columns = [column for column in columns_of(x) if column is not x or adapter.is_flat(x)]
+        names = {name for column in columns for name in names_of(adapter.dtype(column))}
     return sorted(names) if names.issubset(DTYPES) else []
 
 

@@ -1,4 +1,4 @@
-"""Copy, cast, check and compare host memory, and make it read-only."""
+"""Copy, cast, check and compare host memory, and make it read-only: the steps of a plan on the host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from contextvars import Context
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise
 from types import ModuleType
 from typing import Any, Literal, TypeVar
@@ -19,6 +19,9 @@ from xbridge._core.protocol import Array, HostArray, MemoryLayout
 from xbridge.errors import DTypeError, MissingLibraryError, ValueLossError
 
 _T = TypeVar("_T")
+
+name = "numpy"
+"""The library that a plan shows for these steps."""
 
 ALIGNMENT = 64
 """The alignment in bytes of new memory that another library is to share, as JAX requires it."""
@@ -377,30 +380,19 @@ def overlap_of_views(a: HostArray, b: HostArray) -> bool:
     """Return True if two host arrays have a byte in common.
 
     Bounding ranges and NumPy's solver decide nearly every pair. If the solver gives up, because its time may
-    grow exponentially with the axes, the bytes of both are marked on two maps up to the end of one.
+    grow exponentially with the axes, the addresses of all bytes are compared.
     """
     try:
         return bool(np.shares_memory(a, b, max_work=_WORK))  # type: ignore[arg-type] # any int
     except np.exceptions.TooHardError:
-        from numpy.lib.array_utils import byte_bounds  # noqa: PLC0415 -- for such arrays alone
-
-        starts, stops = zip(byte_bounds(a), byte_bounds(b), strict=True)
-        start, size = min(starts), min(stops) - min(starts)
-        one, other = (_mark_bytes(x, low - start, size) for x, low in zip((a, b), starts, strict=True))
-        return bool((one & other).any())
+        return bool(np.intersect1d(_addresses(layout_of(a)), _addresses(layout_of(b))).size)
 
 
-def _mark_bytes(host: HostArray, first: int, size: int) -> HostArray:
-    """Mark the bytes of an array on a map of `size` bytes: its first byte, then those of axis by axis."""
-    marks = np.zeros(size, np.bool_)
-    marks[first] = True
-    for n, stride in [*zip(host.shape, map(abs, host.strides), strict=True), (host.itemsize, 1)]:
-        done = 1
-        while done < n and stride:
-            more = min(done, n - done)
-            marks[more * stride :] |= marks[: -more * stride].copy()
-            done += more
-    return marks
+def _addresses(layout: MemoryLayout) -> HostArray:
+    """Return the addresses of all bytes."""
+    axes = [*zip(layout.shape, layout.strides, strict=True), (layout.itemsize, 1)]
+    steps = [np.arange(n) * stride for n, stride in axes]
+    return reduce(np.add.outer, steps, np.asarray(layout.address)).ravel()
 
 
 def _drop_constant_axes(layout: MemoryLayout) -> MemoryLayout:

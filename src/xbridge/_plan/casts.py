@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from xbridge import _host
 from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES, UNNAMED, holds_every
 from xbridge._core.protocol import Backend
+from xbridge._host import memory as _host
 from xbridge._plan.reasons import CopyReason, reason
 from xbridge._plan.steps import Conversion, Step, nbytes_of
 

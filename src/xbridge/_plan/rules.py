@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import ModuleType
 
-from xbridge import _host
 from xbridge._core.devices import CPU, GPU, SHARDED, Device, absent_device_error
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, keeps_complex, nearest, no_wider
 from xbridge._core.guards import Guard, MemoryFacts, guards
 from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout, Unsupported, c_strides
+from xbridge._host import memory as _host
 from xbridge._plan.casts import (
     axis_order,
     cast_step,

@@ -14,7 +14,6 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from xbridge import _host
 from xbridge._core.devices import CPU, Device, absent_device_error, is_of_kind
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import (
@@ -34,6 +33,7 @@ from xbridge._core.protocol import (
     Transfers,
     Unsupported,
 )
+from xbridge._host import memory as _host
 from xbridge.backends import Entry, numpy
 from xbridge.errors import (
     Chained,

@@ -15,7 +15,6 @@ from types import ModuleType
 import cupy
 import numpy as np
 
-from xbridge import _host
 from xbridge._core.devices import CPU, Device, absent_device_error, device_named
 from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype
 from xbridge._core.protocol import (
@@ -30,6 +29,7 @@ from xbridge._core.protocol import (
     Unsupported,
     is_aligned,
 )
+from xbridge._host import memory as _host
 from xbridge._host.device_exporter import OnDeviceExporter
 from xbridge._host.memory import finite_extremes, native_dtype
 from xbridge.errors import DTypeError, MissingLibraryError, UnsupportedArrayError, type_of

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype, holds_every
 from xbridge._core.protocol import ArrayInfo, Fast, Gap, Unsupported
+from xbridge._host import memory as _host
 from xbridge._host.memory import NATIVE, cast_silently, check_castable, layout_of, native_dtype
 from xbridge.errors import DTypeError, OptionError, UnsupportedArrayError, type_of
 
@@ -215,12 +215,8 @@ def check_cast(x: HostArray, dtype: str, /) -> HostArray:
     return _host.check_cast(x, dtype)
 
 
-def fast_to_numpy(x: HostArray, /) -> HostArray | None:
+def fast_to_numpy(x: HostArray, /) -> HostArray:
     return x if type(x) is np.ndarray else x.view(np.ndarray)
-
-
-def fast_from_numpy(host: HostArray, /) -> HostArray | None:
-    return host
 
 
 def plan_state() -> object:
@@ -231,7 +227,7 @@ fast: Fast = Fast(
     types=_PLAIN_CLASSES,
     scalar_types=tuple(dtype.type for dtype in NATIVE),
     to_numpy=fast_to_numpy,
-    from_numpy=fast_from_numpy,
+    from_numpy=from_numpy,
     stack_many=stack_many,
     plan_state=plan_state,
 )

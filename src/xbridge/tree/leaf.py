@@ -13,8 +13,8 @@ from xbridge._engine.convert import convert_all, each, plan
 from xbridge._engine.execute import call_untraced
 from xbridge._engine.repeat import compose
 from xbridge._engine.source import import_for, resolve_source
-from xbridge._host import as_readonly
 from xbridge._host.exporters import has_attribute
+from xbridge._host.memory import as_readonly
 from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.steps import Options
 from xbridge._registry.registry import are_arrays, backend_for, get, known_backends

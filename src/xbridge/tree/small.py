@@ -11,7 +11,7 @@ from xbridge._core.devices import CPU
 from xbridge._core.literals import NUMBERS
 from xbridge._core.tracing import none_in_traces
 from xbridge._engine.repeat import Converters, compose
-from xbridge._host import as_readonly
+from xbridge._host.memory import as_readonly
 from xbridge._plan.options import find_converter, read_options
 from xbridge._plan.steps import Options
 from xbridge._registry.call_cache import cache_version, cached, decline, lookup_direct, store, unchanged

@@ -11,7 +11,7 @@ import pytest
 from inside import forget_calls
 
 import xbridge
-from xbridge import _host
+from xbridge._host import memory as _host
 
 jax = pytest.importorskip("jax")
 

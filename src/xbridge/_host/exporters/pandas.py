@@ -24,11 +24,13 @@ class _PandasAdapter(Adapter):
     def plain(self, x: Any) -> Any:
         """Return the values of a series or a data frame of one of NumPy's numeric dtypes."""
         dtypes = _dtypes_of(x)
-        natives = _natives_of(dtypes)
-        if len(natives) != 1 or not vars(x).keys().isdisjoint(_UNITS):  # which the check of an export refuses
+        if len(dtypes) != 1 or not vars(x).keys().isdisjoint(_UNITS):  # which the check of an export refuses
             return None
-        is_whole = natives == dtypes or (type(x) is pd.Series and not self.count_missing(x))
-        return x.to_numpy(*natives) if is_whole else None
+        (dtype,) = dtypes
+        if dtype in NATIVE:
+            return x.to_numpy()
+        is_whole = type(x) is pd.Series and isinstance(dtype, _Masked) and not self.count_missing(x)
+        return x.to_numpy(dtype.numpy_dtype) if is_whole else None
 
     def cast(self, x: Any, dtype: str) -> HostArray | None:
         """Return a series or a data frame in a dtype of NumPy's that has NaN for what is missing."""

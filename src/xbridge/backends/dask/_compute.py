@@ -22,9 +22,9 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.multiprocessing import get as processes_get
 from dask.threaded import get as threaded_get
 
-from xbridge import _host
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import Transfers
+from xbridge._host import memory as _host
 from xbridge._host.memory import check_castable, empty, fill, native_dtype
 from xbridge.backends import numpy as _numpy
 from xbridge.backends.dask._chunks import array_info, kind_of, unsupported_chunk

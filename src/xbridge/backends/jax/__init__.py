@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
-from xbridge import _host
 from xbridge._core.devices import CPU, SHARDED, Device, absent_device_error, device_named, is_of_kind
 from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype, is_inexact
 from xbridge._core.protocol import (
@@ -34,6 +33,7 @@ from xbridge._core.protocol import (
     Unsupported,
     c_strides,
 )
+from xbridge._host import memory as _host
 from xbridge._host.memory import ALIGNMENT, LARGE, finite_extremes, not_finite_error
 from xbridge.backends.jax import _private
 from xbridge.backends.jax._devices import (
