@@ -81,12 +81,13 @@ def _convert(
             y = convert(x)
             if y is not None:
                 return y
-            error = lookup(("refused", backend, type(x)))(x)
-            if error is not None:
-                raise error
         y = lookup(("convert", backend, type(x), device, dtype, copy, grad), copy)(x)
         if y is not None:
             return y
+        if device is None and dtype is None and copy is None and grad is None:
+            error = lookup(("refused", backend, type(x)))(x)
+            if error is not None:
+                raise error
     options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
     try:
         return plan_call(to_backend, (x, backend), more, other, **options)
@@ -117,12 +118,13 @@ def _convert_to(backend: str) -> Callable[..., Any]:
                 y = convert(x)
                 if y is not None:
                     return y
-                error = lookup(("refused", backend, type(x)))(x)
-                if error is not None:
-                    raise error
             y = lookup(("convert", backend, type(x), device, dtype, copy, grad), copy)(x)
             if y is not None:
                 return y
+            if device is None and dtype is None and copy is None and grad is None:
+                error = lookup(("refused", backend, type(x)))(x)
+                if error is not None:
+                    raise error
         options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
         try:
             return plan_call(convert_to, (x,), more, other, **options)
@@ -153,9 +155,6 @@ def _convert_to_host(
             host = convert(x)
             if host is not None:
                 return host
-            error = lookup(("refused", HOST, type(x)))(x)
-            if error is not None:
-                raise error
         key: tuple[object, ...]
         if writable is None:
             key = ("convert", HOST, type(x), None, dtype, copy, grad)
@@ -164,6 +163,10 @@ def _convert_to_host(
         host = lookup(key, copy, None, writable)(x)
         if host is not None:
             return host
+        if dtype is None and copy is None and grad is None and writable is None:
+            error = lookup(("refused", HOST, type(x)))(x)
+            if error is not None:
+                raise error
     options = {"dtype": dtype, "copy": copy, "grad": grad, "writable": writable}
     try:
         return plan_call(to_numpy, (x,), more, other, **options)
