@@ -13,7 +13,7 @@ from xbridge._core.protocol import HostArray
 from xbridge._host.exporters import Adapter, adapter_for, hint_for_labels, names_of
 from xbridge._host.memory import NATIVE, native_dtype
 
-_UNITS = ("unit", "units")
+_UNITS = frozenset(("unit", "units"))
 _Masked: Any = pd.BooleanDtype.__base__
 """The class of dtypes with NumPy's numbers and a mask."""
 
@@ -24,7 +24,7 @@ class _PandasAdapter(Adapter):
     def plain(self, x: Any) -> Any:
         """Return the values of a series or a data frame of one of NumPy's numeric dtypes."""
         dtypes = _dtypes_of(x)
-        if len(dtypes) != 1 or not vars(x).keys().isdisjoint(_UNITS):  # which the check of an export refuses
+        if len(dtypes) != 1 or not _UNITS.isdisjoint(vars(x)):  # which the check of an export refuses
             return None
         (dtype,) = dtypes
         if dtype in NATIVE:
@@ -38,7 +38,7 @@ class _PandasAdapter(Adapter):
         natives = _natives_of(dtypes)
         drops_parts = not keeps_complex(dtype) and any(native.kind == "c" for native in natives)
         has_nan = is_inexact(dtype) and native_dtype(dtype) in NATIVE
-        if not natives or drops_parts or not has_nan or not vars(x).keys().isdisjoint(_UNITS):
+        if not natives or drops_parts or not has_nan or not _UNITS.isdisjoint(vars(x)):
             return None
         options = {} if natives == dtypes else {"na_value": np.nan}
         with np.errstate(all="ignore"):
@@ -105,9 +105,12 @@ class _PandasAdapter(Adapter):
 
 def _dtypes_of(x: Any) -> set[Any]:
     """Return the dtypes of a series or of the blocks of a data frame; nothing for any other object."""
-    if type(x) is pd.DataFrame:  # `dtypes` makes a series of them, which takes 20 times as long
-        return {block.dtype for block in getattr(getattr(x, "_mgr", None), "blocks", ())}
-    return {x.dtype} if type(x) is pd.Series else set()
+    if type(x) is pd.Series:
+        return {x.dtype}
+    if type(x) is not pd.DataFrame:
+        return set()
+    # `x.dtypes` makes a series of them, which takes 20 times as long.
+    return {block.dtype for block in getattr(getattr(x, "_mgr", None), "blocks", ())}
 
 
 def _natives_of(dtypes: set[Any]) -> set[Any]:
