@@ -244,10 +244,10 @@ def test_resolve_device__kind_without_an_index(device: str, near: str, found: st
     assert backend.resolve_device(xbridge.Device(device), xbridge.Device(near)) == found
 
 
-@pytest.mark.parametrize("device", ["chip:2", "cuda", "cuda:0"])
-def test_resolve_device__refuses_missing_devices(device: str) -> None:
-    """A device that does not exist is refused with a list of those that do."""
-    with pytest.raises(xbridge.DeviceError, match="here, only cpu, chip:0, chip:1; try device='cpu'"):
+@pytest.mark.parametrize(("device", "near"), [("chip:2", "chip:0"), ("cuda", "cpu"), ("cuda:0", "cpu")])
+def test_resolve_device__refuses_missing_devices(device: str, near: str) -> None:
+    """A device that does not exist is refused with a list of those that do; one of its kind is suggested."""
+    with pytest.raises(xbridge.DeviceError, match=f"here, only cpu, chip:0, chip:1; try device={near!r}"):
         Completed(chips()).resolve_device(xbridge.Device(device), CPU)
 
 
