@@ -1,4 +1,4 @@
-"""Small trees are repeated as similar ones were converted, and give what a walk gives."""
+"""Trees are converted as similar ones were before, and give what the first call gives."""
 
 from __future__ import annotations
 
@@ -151,8 +151,10 @@ SMALL = [
 
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_to_backend__walks_a_small_tree_once(name: str, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small tree of plain containers is not walked again, once each of its arrays was planned."""
+def test_to_backend__repeats_the_call_for_a_tree(
+    name: str, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tree is converted by the cached call, once each of its arrays was planned."""
     outcome(call, trees()[name])
     expected = outcome(call, trees()[name])
     if isinstance(expected[0], type):  # the class of an error

@@ -398,14 +398,14 @@ def _bind(fn: Callable[..., Any], args: tuple[object, ...]) -> Convert:
     return (lambda x: fn(x, *args)) if args else fn
 
 
-class Converters(dict[type, "Convert | None"]):
+class Converters(dict[type, Convert]):
     """The converter for the inputs of each type, found at first use by a function."""
 
-    def __init__(self, find: Callable[[type], Convert | None]) -> None:
+    def __init__(self, find: Callable[[type], Convert]) -> None:
         super().__init__()
         self._find = find
 
-    def __missing__(self, cls: type) -> Convert | None:
+    def __missing__(self, cls: type) -> Convert:
         found = self._find(cls)
         if found is not decline:  # a later call may have cached a conversion
             self[cls] = found

@@ -1,22 +1,22 @@
-"""The arrays of a tree: flatten it, convert them all in one call, and build the tree of the results.
+"""The arrays of a tree: flatten it, convert them all in one call, and put the results in their places.
 
-Nearly all trees consist of dicts, lists and tuples, and a call of Python for each of them would take longer
-than the conversion of the arrays. So a container that holds only leaves is flattened and built as a whole,
-and so is a container of many of these, such as a list of samples.
+A tree is copied while it is flattened, and each array is found with its place: a list or a dict of the copy,
+and an index or a key. The results are put there. Then all containers but lists and dicts are built, the
+inner ones first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
-from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from xbridge._core.literals import NUMBERS
+from xbridge._core.tracing import none_in_traces
 from xbridge._host.advice import hint_for_object
 from xbridge._host.importers import is_exporter
-from xbridge._registry.registry import are_arrays, backend_for
+from xbridge._registry.call_cache import cache_version, cached, store
+from xbridge._registry.registry import are_arrays, backend_for, by_type, get
 from xbridge.errors import (
     Chained,
     OptionError,
@@ -26,10 +26,14 @@ from xbridge.errors import (
     with_article,
 )
 from xbridge.tree.containers import PLAIN, Container, find_container
-from xbridge.tree.leaf import ARRAYS, PLAIN_TYPES, is_movable, is_text
+from xbridge.tree.leaf import ARRAYS, PLAIN_TYPES, is_movable, is_text, known_converters, leaf_converter
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from xbridge._core.protocol import Array, ArrayFn
+    from xbridge._engine.repeat import Converters
+    from xbridge._plan.options import CallOptions
     from xbridge.tree.leaf import Leaves
 
 
@@ -41,14 +45,21 @@ Leaf: TypeAlias = Any
 Tree: TypeAlias = Any
 """Nested containers with leaves; or a leaf."""
 
-_Rows: TypeAlias = "Collection[Any]"
-_Opened: TypeAlias = "tuple[Container, Any, Collection[Any], Any, _Rows, bool]"
-"""A container that was flattened: its class, the object, its children, its form, copies of its children if
-all are plain containers of leaves, and True if all its children are leaves."""
+Kind: TypeAlias = "Container | bool"
+"""What objects of a type are in a tree: containers, or leaves that are converted, or not."""
+
+
+_Opened: TypeAlias = "tuple[Any, Any, Container, Any, Any, Any]"
+"""A container that was flattened: the list or dict of the copy that holds it, its index or key there, its
+class, the object, its form, and a list of its children or a copy of the dict that it is."""
+
+
+_FEW = 16
+"""The most children of a small container."""
 
 
 class TreeArrays:
-    """A tree as it was when it was flattened, and the arrays in it.
+    """A tree as it was when it was flattened, and the arrays in it, which can be converted once.
 
     Parameters
     ----------
@@ -59,53 +70,97 @@ class TreeArrays:
     alone : bool
         Treat a tree that is a single leaf as an array, unless it is text or a number. Errors then name no
         path.
+    known : dict, optional
+        What is known of types that mean the same in each tree. More of them are entered.
+    converters : Converters, optional
+        Functions that convert leaves of a type at once, or return None. They are used in small containers. In
+        large ones, it is faster to convert all leaves together.
     """
 
-    def __init__(self, tree: Tree, chosen: Leaves = ARRAYS, *, alone: bool = False) -> None:
-        self._leaves: list[Leaf] = []
-        self._leaf_types: set[type] = set()
-        self._containers = dict(PLAIN)
+    def __init__(
+        self,
+        tree: Tree,
+        chosen: Leaves = ARRAYS,
+        *,
+        alone: bool = False,
+        known: dict[type, Kind] | None = None,
+        converters: Converters | None = None,
+    ) -> None:
+        self.leaves: list[Leaf] = []
+        """The leaves that are still to be converted, in order: arrays, also of text."""
+        self._chosen = chosen
+        self._known: dict[type, Kind] = {**PLAIN} if known is None else known
+        self._kinds = self._known.copy()
+        self._places: list[tuple[Any, Any]] = []
         self._opened: list[_Opened] = []
+        self._done: dict[int, tuple[Leaf, Any]] = {}
+        self._root = [tree]
+        self.alone: bool = alone and type(tree) not in PLAIN_TYPES and find_container(tree) is None
+        """True if the tree is a leaf that is treated as an array."""
+        if self.alone and chosen.only is None:
+            self._kinds[type(tree)] = True
         try:
-            self._look_up_types((tree,))
-            if type(tree) in self._containers:
-                self._open(tree)
-            else:
-                self._leaves.append(tree)
+            self._open(self._root, enumerate(self._root), converters)
         except RecursionError:
             raise _endless_error() from None
-        self.alone: bool = alone and not self._opened and type(tree) not in PLAIN_TYPES
-        """True if the tree is a leaf that is treated as an array."""
-        is_whole = self.alone and chosen.only is None
-        self.kinds: set[type] = self._leaf_types if is_whole else set(filter(chosen.take, self._leaf_types))
-        """The types of leaves that are converted."""
-        self._choose_others(chosen)
+        self.is_leaf = self._kinds[type(tree)] is False
+        """True if the tree is a leaf that is not converted."""
 
-    def _choose_others(self, chosen: Leaves) -> None:
-        """Add the types of exporters and of movable objects to the types that are converted."""
-        others = self._leaf_types.difference(self.kinds, PLAIN_TYPES)
-        others = {kind for kind in others if backend_for(kind) is None}
-        examples = {type(x): x for x in self._leaves if type(x) in others} if others else {}
-        for kind, x in examples.items():
+    def _open(self, children: Any, items: Iterable[tuple[Any, Any]], converters: Converters | None) -> None:
+        """Find the arrays among the children of a container, and open the containers among them."""
+        kinds, done = self._kinds, self._done
+        for at, x in items:
+            cls = type(x)
+            kind = kinds[cls] if cls in kinds else self._find_kind(x, children, at)
+            if kind is True:
+                if converters is not None:
+                    key = id(x)  # which nothing else gets while the leaf is kept
+                    y = done[key][1] if key in done and cls not in NUMBERS else converters[cls](x)
+                    if y is not None:
+                        done[key] = x, y
+                        children[at] = y
+                        continue
+                    converters.pop(cls, None)  # the plan that follows may cache a better one
+                self.leaves.append(x)
+                self._places.append((children, at))
+            elif kind is not False:
+                inner: Any
+                if cls is dict or cls is list:
+                    form = inner = children[at] = x.copy()  # another thread may change the tree meanwhile
+                elif cls is tuple:
+                    form = inner = [*x]
+                else:
+                    inner, form = _flatten(kind, x)
+                self._opened.append((children, at, kind, x, form, inner))
+                entries = inner.items() if cls is dict else enumerate(inner)
+                self._open(inner, entries, converters if len(inner) <= _FEW else None)
+
+    def _find_kind(self, x: Any, children: Any, at: Any) -> Kind:
+        """Look up what the objects of a new type are; enter it."""
+        cls, chosen, kind = type(x), self._chosen, find_container(x)
+        found: Kind = chosen.take(cls) if kind is None else kind
+        if found is False and cls not in PLAIN_TYPES and backend_for(cls) is None:
             if chosen.movables and is_movable(x):
-                self.kinds.add(kind)
+                found = True
             elif chosen.exporters is not False and is_exporter(x):
                 if chosen.exporters is None:
-                    action = f"convert a batch with {type_of(x)} at {self._name_of(x)}"
+                    action = f"convert a batch with {type_of(x)} at {self._path(children, at)}"
                     reason = "it exports its memory, and the call does not say whether to convert it"
                     hint = "exporters=True, or exporters=False"
                     raise UnsupportedArrayError.build(action, reason, hint)
-                self.kinds.add(kind)
+                found = True
+        elif cls in PLAIN_TYPES or cls in by_type:
+            self._known[cls] = found
+        self._kinds[cls] = found
+        return found
 
     def refuse_leaf(self, *, scalars: bool | str = False) -> None:
         """Raise an error if the tree is neither a container nor an array, nor a number with `scalars`.
 
         None is an empty tree, as in JAX and optree.
         """
-        if self._opened or self.kinds:
-            return
-        (x,) = self._leaves
-        if x is None or are_arrays(type(x)) or (scalars and type(x) in NUMBERS):
+        (x,) = self._root
+        if not self.is_leaf or x is None or are_arrays(type(x)) or (scalars and type(x) in NUMBERS):
             return  # also an array of a library that the call leaves alone
         if isinstance(x, PLAIN_TYPES):
             hint = "[x], or xbridge.asarray(x)"
@@ -118,11 +173,6 @@ class TreeArrays:
         )
 
     @property
-    def leaves(self) -> list[Leaf]:
-        """The leaves that are converted, in order: arrays, also of text."""
-        return [x for x in self._leaves if type(x) in self.kinds]
-
-    @property
     def arrays(self) -> list[Array]:
         """The arrays that hold numbers, in order, each once."""
         return [x for x in {id(x): x for x in self.leaves}.values() if not is_text(x)]
@@ -133,13 +183,16 @@ class TreeArrays:
         `convert` is called once, with each array once. An error names the path to the leaf at which it was
         raised.
         """
-        leaves, kinds = self._leaves, self.kinds
-        chosen = leaves if kinds == self._leaf_types else self.leaves
-        made = _convert_distinct(partial(self._convert_named, convert), chosen) if chosen else []
-        if chosen is not leaves:
-            rest = iter(made)
-            made = [next(rest) if type(x) in kinds else x for x in leaves]
-        return self._unflatten(made)
+        if self.leaves:
+            for (children, at), y in zip(self._places, self._convert(convert), strict=True):
+                children[at] = y
+        for parent, at, container, _, form, children in reversed(self._opened):
+            if container.cls is tuple:
+                parent[at] = tuple(children)
+            elif parent[at] is not children:
+                with _chain_class_errors("build", container.cls):
+                    parent[at] = container.unflatten(form, children)
+        return self._root[0]
 
     def each(self, fn: LeafFn, xs: list[Leaf]) -> list[Any]:
         """Call a function with each leaf. An exception gets a note of the path to the leaf."""
@@ -158,132 +211,58 @@ class TreeArrays:
             raise
         return done
 
-    def _convert_named(self, convert: ArrayFn, xs: list[Leaf]) -> list[Any]:
+    def _convert(self, convert: ArrayFn) -> list[Any]:
+        """Convert each distinct leaf once; return the results of all."""
+        xs, keys = self.leaves, []
+        if len(set(map(id, xs))) < len(xs):
+            keys = [-i if type(x) in NUMBERS else id(x) for i, x in enumerate(xs, 1)]  # numbers are values
+            xs = [*dict(zip(keys, xs, strict=True)).values()]
         try:
-            return convert(xs)
+            ys = convert(xs)
         except XBridgeError as error:
             if self.alone or error.index is None:
                 raise
             raise error.at(self._name_of(xs[error.index])) from error
-
-    def _unflatten(self, leaves: list[Any]) -> Tree:
-        """Return a tree of the same form with other leaves."""
-        if not self._opened:
-            return leaves[0]
-        try:
-            return _build(self._containers, iter(self._opened), iter(leaves))
-        except RecursionError:
-            raise _endless_error() from None
+        done = dict(zip(dict.fromkeys(keys), ys, strict=True)) if keys else {}
+        return [done[key] for key in keys] if keys else ys
 
     def _name_of(self, leaf: Any) -> str:
         """Return the path to the first occurrence of a leaf, as Python writes it."""
-        names = self._name_leaves(iter(self._opened)) if self._opened else [""]
-        return "tree" + next(name for name, x in zip(names, self._leaves, strict=True) if x is leaf)
+        at = next(i for i, x in enumerate(self.leaves) if x is leaf)
+        return self._path(*self._places[at])
 
-    def _name_leaves(self, opened: Iterator[_Opened]) -> Iterator[str]:
-        """Yield the path from the next container to each leaf in it."""
-        container, x, children, form, rows, are_leaves = next(opened)
-        for path, child in zip(_paths(container, x, form, len(children)), rows or children, strict=True):
-            if rows:
-                yield from (path + inner for inner in PLAIN[type(child)].paths(child, child))
-            elif are_leaves or type(child) not in self._containers:
-                yield path
-            else:
-                yield from (path + inner for inner in self._name_leaves(opened))
-
-    def _open(self, x: Any) -> None:
-        """Append the leaves of a container, and the containers in it."""
-        # Types are collected by `map` and compared as sets, because a test of each child in Python would take
-        # longer than the conversion of a small array. The fast cases come first: leaves alone, then rows of
-        # leaves, such as a list of samples. Any other child is opened by itself.
-        container = self._containers[type(x)]
-        children, form = container.flatten(x) if container.cls in PLAIN else _flatten(container, x)
-        kinds = self._look_up_types(children)
-        if kinds <= self._leaf_types:
-            self._opened.append((container, x, children, form, (), True))
-            self._leaves.extend(children)
-            return
-        # A single row is faster to open by itself.
-        rows = _copy_rows(children, kinds) if len(children) > 1 else ()
-        inside: list[Any] = list(chain.from_iterable(map(dict.values, rows) if kinds == {dict} else rows))
-        if rows and self._look_up_types(inside) <= self._leaf_types:
-            self._opened.append((container, x, children, form, rows, False))
-            self._leaves.extend(inside)
-            return
-        self._opened.append((container, x, children, form, (), False))
-        within, open_, append = kinds - self._leaf_types, self._open, self._leaves.append
-        for child in children:
-            if type(child) in within:
-                open_(child)
-            else:
-                append(child)
-
-    def _look_up_types(self, objects: Collection[Any]) -> set[type]:
-        """Return the types of some objects, and look up the types that are new."""
-        kinds = set(map(type, objects))
-        # In two steps, because the compiler of torch 2.7 takes one argument.
-        news = (kinds - self._leaf_types).difference(self._containers)
-        examples = dict(zip(map(type, objects), objects, strict=True)) if news else {}
-        for kind in news:
-            container = find_container(examples[kind])
-            if container is None:
-                self._leaf_types.add(kind)
-            else:
-                self._containers[kind] = container
-        return kinds
+    def _path(self, children: Any, at: Any) -> str:
+        """Return the path to a place."""
+        if children is self._root:
+            return "tree"
+        parent, place, container, x, form, _ = next(one for one in self._opened if one[-1] is children)
+        index = [*children].index(at) if type(children) is dict else at
+        return self._path(parent, place) + _paths(container, x, form, len(children))[index]
 
 
-def _convert_distinct(fn: ArrayFn, xs: list[Leaf]) -> list[Any]:
-    """Call `fn` with each distinct object once, and return its results in the order of `xs`."""
-    if len(set(map(id, xs))) == len(xs):
-        return fn(xs)
-    keys = [-i if type(x) in NUMBERS else id(x) for i, x in enumerate(xs, 1)]  # numbers are values
-    distinct = dict(zip(keys, xs, strict=True))
-    done = dict(zip(distinct, fn(list(distinct.values())), strict=True))
-    return [done[key] for key in keys]
+@none_in_traces
+def cache_tree(target: str | ModuleType, options: CallOptions, leaves: Leaves) -> None:
+    """Cache a call that succeeded for one tree, for all trees."""
+    version, key = cache_version(), options.key("tree", target, (leaves.scalars, leaves.exporters))
+    if not options.are_constant(target) or key in cached:
+        return
+    backend = get(target)
+    known: dict[type, Kind] = {**PLAIN}
+    convert, converters = leaf_converter(backend, options, leaves), known_converters(backend, options)
 
+    def convert_tree(tree: Tree) -> Tree | None:
+        batch = TreeArrays(tree, leaves, known=known, converters=converters)
+        return None if batch.is_leaf else batch.map(convert)
 
-def _copy_rows(children: Collection[Any], kinds: set[type]) -> _Rows:
-    """Return copies of children that are all dicts, all lists or all tuples; an empty tuple for others."""
-    if kinds == {dict}:
-        return list(map(dict.copy, children))
-    if kinds == {list}:
-        return list(map(list.copy, children))
-    return children if kinds == {tuple} else ()
-
-
-def _build(containers: dict[type, Container], opened: Iterator[_Opened], leaves: Iterator[Any]) -> Any:
-    """Build the next container from the next leaves."""
-    container, _, children, form, rows, are_leaves = next(opened)
-    parts: Any
-    if are_leaves:
-        parts = islice(leaves, len(children))
-    elif rows:
-        parts = _build_rows(rows, leaves)
-    else:
-        parts = [
-            _build(containers, opened, leaves) if type(x) in containers else next(leaves) for x in children
-        ]
-    if container.cls in PLAIN:
-        return container.unflatten(form, parts)
-    with _chain_class_errors("build", container.cls):
-        return container.unflatten(form, list(parts))
-
-
-def _build_rows(rows: _Rows, leaves: Iterator[Any]) -> list[Any]:
-    """Build plain containers of the form of `rows` from the next leaves."""
-    kind: Any = type(next(iter(rows)))
-    if kind is dict:
-        return [dict(zip(row, leaves)) for row in rows]  # noqa: B905 -- as many as there are keys
-    return [kind(islice(leaves, len(row))) for row in rows]
+    store(key, version, convert_tree)
 
 
 def _chain_class_errors(verb: str, cls: type) -> Chained:
-    """Turn exceptions of a container class into an `UnsupportedArrayError`, except `RecursionError`."""
+    """Turn exceptions of a container class into an `UnsupportedArrayError`."""
 
-    def failed(error: Exception) -> UnsupportedArrayError:
+    def failed(error: Exception) -> XBridgeError:
         if isinstance(error, RecursionError):
-            raise error
+            return _endless_error()
         action = f"{verb} {with_article(cls.__name__)}"
         return UnsupportedArrayError.build(action, f"its class failed with {error!r}")
 
@@ -293,7 +272,7 @@ def _chain_class_errors(verb: str, cls: type) -> Chained:
 def _paths(container: Container, x: Any, form: Any, count: int) -> list[str]:
     """Return the paths to the children of a container, or their indices if the class gives no paths."""
     paths: list[str] = []
-    with suppress(XBridgeError, RecursionError), _chain_class_errors("name the parts of", container.cls):
+    with suppress(XBridgeError), _chain_class_errors("name the parts of", container.cls):
         paths = container.paths(x, form)
     return paths if len(paths) == count else [f"[<flat index {i}>]" for i in range(count)]
 
@@ -305,7 +284,7 @@ def _endless_error() -> OptionError:
 
 
 def _flatten(container: Container, x: Any) -> tuple[list[Any], Any]:
-    """Flatten any container: return its children and its form."""
+    """Flatten a container of any class: return its children and its form."""
     with _chain_class_errors("flatten", container.cls):
         children, form = container.flatten(x)
         return list(children), form

@@ -6,17 +6,19 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
+from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
 from xbridge._engine.convert import convert_all, each, plan
 from xbridge._engine.execute import call_untraced
-from xbridge._engine.repeat import compose
+from xbridge._engine.repeat import Converters, compose
 from xbridge._engine.source import import_for, resolve_source
 from xbridge._host.exporters import has_attribute
 from xbridge._host.memory import as_readonly
-from xbridge._plan.options import CallOptions, read_options
+from xbridge._plan.options import CallOptions, find_converter, read_options
 from xbridge._plan.steps import Options
+from xbridge._registry.call_cache import decline, lookup_direct
 from xbridge._registry.registry import are_arrays, backend_for, get, known_backends
 from xbridge.backends import HOST
 from xbridge.errors import (
@@ -129,6 +131,24 @@ def leaf_converter(target: Backend, options: CallOptions, leaves: Leaves = ARRAY
         return each(xs, target, checked, otherwise=other)
 
     return partial(_convert_and_list, target, convert, keeps=keeps) if leaves.scalars == "python" else convert
+
+
+def known_converters(target: Backend, options: CallOptions) -> Converters:
+    """Return the functions that convert leaves of each type at once, for a cached call."""
+    checked = read_options((target,), options)
+
+    def find(cls: type) -> Callable[[Any], Any]:
+        if cls in NUMBERS:
+            known = options._replace(writable=None).lookup("asarray", target.name, cls, type(None))
+            return compose(known, as_readonly) if options.writable is False else known
+        source = backend_for(cls)
+        if source is None or checked.device not in (None, CPU):
+            return decline  # arrays are moved to a device together
+        if target.name == HOST and checked == Options() and source.transfers.has_packs:
+            return lookup_direct(HOST, cls)  # arrays on a device are fetched together
+        return find_converter(checked, target.name, cls)
+
+    return Converters(find)
 
 
 def _convert_other(

@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from xbridge._core.entry_points import entry_point
-from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
 from xbridge._engine.source import refuse_options, refuse_order, resolve_source
 from xbridge._plan.options import CallOptions
@@ -14,9 +13,8 @@ from xbridge._registry.call_cache import lookup
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
 from xbridge.errors import OptionError, type_of
-from xbridge.tree.arrays import TreeArrays
+from xbridge.tree.arrays import TreeArrays, cache_tree
 from xbridge.tree.leaf import Leaves, leaf_converter
-from xbridge.tree.small import cache_small_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -354,11 +352,16 @@ def _convert(  # noqa: PLR0913, PLR0917 -- the options one by one, because a bun
     unsupported: Unsupported,
     movables: bool = False,  # noqa: FBT001, FBT002 -- as above
 ) -> Tree:
-    """Convert a tree by the cached call for small trees, or else together, and cache the call."""
-    is_plain = only is None and unsupported == "raise" and movables is False
-    is_cached = is_plain and (scalars is True or scalars is False)
+    """Convert a tree by a cached call, or else convert it and cache the call."""
+    is_cached = (
+        only is None
+        and unsupported == "raise"
+        and movables is False
+        and (scalars is True or scalars is False)
+        and (exporters is True or exporters is False)
+    )
     if is_cached:
-        key = ("tree", name, NUMBERS if scalars else (), device, dtype, copy, grad)
+        key = ("tree", name, (scalars, exporters), device, dtype, copy, grad)
         result = lookup(key if writable is None else (*key, None, writable), copy, None, writable)(tree)
         if result is not None:
             return result
@@ -371,5 +374,5 @@ def _convert(  # noqa: PLR0913, PLR0917 -- the options one by one, because a bun
     target, options = get(name), CallOptions(device, dtype, copy, grad, writable=writable)
     result = batch.map(leaf_converter(target, options, leaves))
     if is_cached:
-        cache_small_tree(name, options, scalars=scalars is True)
+        cache_tree(name, options, leaves)
     return result
