@@ -8,9 +8,10 @@ a plan for each.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache, partial
+from types import NoneType
 from typing import Any, NamedTuple, TypeVar
 
 from xbridge._core.devices import CPU, SHARDED, Device
@@ -37,7 +38,14 @@ from xbridge._plan.options import find_converter
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination, refuse_unreadable
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
-from xbridge._registry.call_cache import cache_version, decline, direct, resolve_on_call, unchanged
+from xbridge._registry.call_cache import (
+    cache_version,
+    decline,
+    direct,
+    lookup_direct,
+    resolve_on_call,
+    unchanged,
+)
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import DeviceError, GradientError, OptionError, ValueLossError, XBridgeError
@@ -84,7 +92,7 @@ def _stack_at_once(nest: Nest, target: Backend, options: Options) -> Array | Non
     """
     if is_observed(target) or options.order:
         return None
-    fill = stack_filler(frozenset(map(type, nest.leaves)), target, options)
+    fill = stack_filler(nest.kinds, target, options)
     return None if fill is None else fill(nest.shape, nest.leaves)
 
 
@@ -170,7 +178,7 @@ def _describe_elements(nest: Nest, target: Backend, options: Options) -> list[_E
 
 def _as_nest(leaf: Any) -> Nest:
     """Return what is in a list beside arrays: a row, or a number or an array alone."""
-    return leaf if type(leaf) is Nest else Nest((), [leaf])
+    return leaf if type(leaf) is Nest else Nest((), [leaf], frozenset((type(leaf),)))
 
 
 def _common_dtype(elements: list[_Element], strong: list[_Element], target: Backend, options: Options) -> str:
@@ -354,41 +362,46 @@ def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tu
 def _find_scalar_stack(kinds: frozenset[type], target: Backend, options: Options) -> _Stack | None:
     """Return how to make a host array of scalars, numbers and arrays without axes; None if they are planned.
 
-    The arrays of each type are read together, as NumPy scalars. Arrays of the target that autograd or a
-    transform follows are planned.
+    Arrays are read as NumPy scalars. Those of the target that autograd or a transform follows are planned.
     """
     if all(map(is_scalar, kinds)):
         return None if options.dtype and len(kinds) > 1 else sequences.array_of_scalars(kinds)
     if _must_be_alike(options):
         return None
-    host, follows, backends = get(HOST), target.follows, {kind: backend_for(kind) for kind in kinds}
-    readers: dict[type, Callable[[list[Array]], HostArray | None]] = {}
+    readers: dict[type, Convert] = {}
     for kind in itertools.filterfalse(is_scalar, kinds):
-        found = _find_stack(frozenset((kind,)), host, Options()) if backends[kind] else None
-        if found is None:
+        backend = backend_for(kind)
+        if backend is None:
             return None
-        # What is on a device has no view, and is planned.
-        readers[kind] = compose(found[0], unchanged if found[1] is host else found[1].fast.to_numpy)
-    make_stack = cache(sequences.array_of_scalars)
+        follows = target.follows if backend is target else None
+        readers[kind] = _scalar_reader(lookup_direct(HOST, kind), follows)
+    make_stack, dtype_of = cache(sequences.array_of_scalars), get(HOST).dtype_of
 
     def stack(items: list[Any]) -> HostArray | None:
-        values: dict[type, Iterator[Any]] = {}
-        for kind, read in readers.items():
-            own = [x for x in items if type(x) is kind]
-            is_followed = follows and backends[kind] is target and any(map(follows, own))
-            row = None if is_followed else read(own)
-            if row is None or row.ndim != 1:
-                return None
-            values[kind] = iter(list(row))
-        scalars = [next(values[type(x)]) if type(x) in values else x for x in items]
+        scalars = [readers[type(x)](x) if type(x) in readers else x for x in items]
         types = frozenset(map(type, scalars))
+        if NoneType in types:
+            return None
         row = make_stack(types)(scalars)
         # The libraries promote alike to a dtype that one of the values has.
         is_alike = row is not None and row.dtype.type in types
-        return row if is_alike and options.dtype in (None, host.dtype_of(row)) else None
+        return row if is_alike and options.dtype in (None, dtype_of(row)) else None
 
-    is_own = all(kind in NUMBERS or backends[kind] is target for kind in kinds)
+    is_own = all(kind in NUMBERS or backend_for(kind) is target for kind in kinds)
     return stack if is_own else target.fast.outside_modes(stack)
+
+
+def _scalar_reader(view_of: Convert, follows: Callable[[Array], bool] | None) -> Convert:
+    """Return the function that reads an array without axes as a NumPy scalar, or declines."""
+
+    def read_scalar(x: Array) -> Any:
+        view = view_of(x)
+        # The view of an array that is followed is read-only.
+        if view is None or view.ndim or (follows and not view.flags.writeable and follows(x)):
+            return None
+        return view[()]
+
+    return read_scalar
 
 
 def _dtype_of(x: Array) -> str:
@@ -439,23 +452,27 @@ def literal_converter(cls: type, target: Backend | None, options: Options) -> Co
         return decline
     if cls in NUMBERS:
         return partial(number_filler(frozenset((cls,)), target, options), ())
-    if cls not in sequences.ROWS:  # a class may hide its items
+    if cls is not list and cls is not tuple:  # a class may hide its items
         return decline
     fillers: dict[object, Filler] = {}
 
-    def convert_list(obj: Any) -> Array | None:
-        given = [*obj]  # another thread may change a list meanwhile
-        fill = fillers.get(sequences.kind_of_items(given))
+    def convert_list(x: Any) -> Array | None:
+        items = [*x]  # another thread may change a list meanwhile
+        shape: tuple[int, ...] = (len(items),)
+        kinds = sequences.types_of(items)
+        fill = fillers.get(kinds)
         if fill is not None:  # a flat list of one type, which needs no more
-            return fill((len(given),), given)
-        found = sequences.outline(given)
-        if found is None:
-            return None
-        shape, items, kind = found
-        key = (kind, type(items[0])) if type(kind) is frozenset else kind  # the first item may decide
+            return fill(shape, items)
+        if sequences.are_sequences(kinds):
+            try:
+                shape, items, kinds = sequences.flatten(items)
+            except XBridgeError:  # the plan raises it with a hint
+                return None
+        first = type(next(iter(items), None))  # it may decide
+        key = (kinds, first) if len(kinds) > 1 else kinds
         fill = fillers.get(key)
         if fill is None:
-            fill = _find_filler(items, target, options)
+            fill = _find_filler(kinds, first, target, options)
             if fill is None:
                 return None
             fillers[key] = fill
@@ -464,14 +481,15 @@ def literal_converter(cls: type, target: Backend | None, options: Options) -> Co
     return convert_list
 
 
-def _find_filler(items: list[Any], target: Backend | None, options: Options) -> Filler | None:
-    """Return the function that makes one array of such items without a plan for each, or None."""
-    kinds = frozenset(map(type, items))
+def _find_filler(
+    kinds: frozenset[type], first: type, target: Backend | None, options: Options
+) -> Filler | None:
+    """Return the function that makes one array of items of these types without a plan for each, or None."""
     if kinds.issubset(NUMBERS):
         return number_filler(kinds, target, options)
     if target is None:
-        arrays = [*itertools.filterfalse(is_scalar, kinds)]
-        first = arrays[0] if len(arrays) == 1 else type(items[0])
+        arrays = [kind for kind in kinds if not is_scalar(kind)]
+        first = arrays[0] if len(arrays) == 1 else first
         if arrays and is_scalar(first):
             return None
         target = backend_for(first) or get(HOST)

@@ -6,8 +6,7 @@ in a list are collected unread, so that the caller can stack them in one pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,7 +16,7 @@ from xbridge._core.dtypes import DTYPES, category, exact_integers, holds_every
 from xbridge._core.literals import LITERALS, NUMBERS, SEQUENCES
 from xbridge._core.protocol import HostArray
 from xbridge._host.advice import is_mistaken, item_error
-from xbridge._host.memory import astype_checked, native_dtype
+from xbridge._host.memory import native_dtype
 from xbridge.errors import (
     Chained,
     DTypeError,
@@ -33,18 +32,13 @@ Nested: TypeAlias = Any
 _DEEPEST = 64
 _MANY = 1 << 16
 """The most rows of nested lists that are read before it is clear that the lists do not contain themselves."""
-ROWS: frozenset[type] = frozenset((list, tuple))
-"""The types of nested lists. Their subclasses may hide what they hold."""
+_ROWS, _NUMBERS = frozenset((list, tuple)), frozenset(NUMBERS)
 _NAMES = {np.dtype(name): name for name in DTYPES if hasattr(np, name)}
 """The names of NumPy's own dtypes, in a table because `dtype.name` runs slow Python code."""
 
 
-_OF_TYPES = {dtype.type: dtype for dtype in _NAMES}
+_NAMES_OF_TYPES = {dtype.type: name for dtype, name in _NAMES.items()}
 """The dtypes of NumPy's own scalars. Its other types, such as those of times, have several dtypes each."""
-
-
-Kind: TypeAlias = "type | frozenset[type] | None"
-"""What the items of a list are, as `kind_of_items` returns it."""
 
 
 class Nest(NamedTuple):
@@ -53,11 +47,12 @@ class Nest(NamedTuple):
     shape: tuple[int, ...]
     leaves: list[Any]
     """Numbers, arrays, and the nests of rows that stand beside them."""
+    kinds: frozenset[type]
+    """The types of the leaves."""
 
     def array_types(self) -> list[type]:
         """Return the types of the arrays."""
-        kinds = dict.fromkeys(map(type, self.leaves))
-        own = [kind for kind in kinds if kind is not Nest and not is_literal_type(kind)]
+        own = [kind for kind in dict.fromkeys(map(type, self.leaves)) if not is_literal_type(kind)]
         inner = [leaf.array_types() for leaf in self.leaves if type(leaf) is Nest]
         return [*own, *chain.from_iterable(inner)]
 
@@ -72,40 +67,67 @@ def is_literal_type(cls: type) -> bool:
     return issubclass(cls, LITERALS) and not issubclass(cls, np.generic)
 
 
+def are_sequences(kinds: frozenset[type]) -> bool:
+    """Return True if these are types of sequences alone, whose items are opened."""
+    if kinds <= _NUMBERS:  # also if there are none
+        return False
+    return kinds <= _ROWS or all(issubclass(kind, SEQUENCES) for kind in kinds)
+
+
 def flatten(x: Nested) -> Nest:
-    """Return what nested lists hold, unread; a number is in no list. Rows beside arrays are nests."""
+    """Return what nested lists hold, unread; a number is in no list. Rows beside arrays are nests.
+
+    Each row is read once, because another thread may change it meanwhile.
+    """
     with Chained(_part_error):
-        content = _as_lists(x, 0)
-    return _flatten_lists(content)
+        return _flatten(x, 0)
 
 
-def _as_lists(x: Nested, level: int) -> Nested:
-    """Return nested sequences as new lists: another thread may change a list meanwhile."""
-    if not issubclass(type(x), SEQUENCES):
-        return x
-    if type(x) is range:  # without the GIL, Python begins to list what memory cannot hold
-        np.empty(len(x), np.intp)
-    if level == _DEEPEST:
-        raise _ragged_error(f"it is nested more than {_DEEPEST} deep, or contains itself")
-    items = [*x]
-    has_rows = any(issubclass(kind, SEQUENCES) for kind in set(map(type, items)))
-    return [_as_lists(item, level + 1) for item in items] if has_rows else items
-
-
-def _flatten_lists(x: Nested) -> Nest:
-    found = outline(x) if type(x) is list else ((), [x], type(x))
-    if found is None:
-        raise _ragged_error("its rows differ in length")
-    shape, items, kind = found
-    kinds = kind if isinstance(kind, frozenset) else set(map(type, items[:1]))
-    if any(map(is_mistaken, kinds)):
+def _flatten(x: Nested, level: int) -> Nest:
+    shape: list[int] = []
+    items, kinds = [x], types_of([x])
+    while are_sequences(kinds):
+        if level + len(shape) == _DEEPEST or (len(items) > _MANY and _is_endless(items[0])):
+            raise _ragged_error(f"it is nested more than {_DEEPEST} deep, or contains itself")
+        rows, items, lengths = items, [], set()
+        for row in rows:
+            if type(row) is range:  # without the GIL, Python begins to list what memory cannot hold
+                np.empty(len(row), np.intp)
+            start = len(items)
+            items += row
+            lengths.add(len(items) - start)
+        if len(lengths) > 1:
+            raise _ragged_error("its rows differ in length")
+        shape += lengths
+        kinds = types_of(items)
+    if any(map(is_mistaken, kinds.difference(LITERALS))):
         raise item_error(x) or _unusable_error("not all of its items are numbers")
-    if list not in kinds:
-        return Nest(shape, items)
-    nest = Nest(shape, [_flatten_lists(item) if type(item) is list else item for item in items])
+    if kinds <= _NUMBERS or not any(issubclass(kind, SEQUENCES) for kind in kinds):
+        return Nest(tuple(shape), items, kinds)
+    level += len(shape)
+    leaves = [_flatten(item, level) if issubclass(type(item), SEQUENCES) else item for item in items]
+    nest = Nest(tuple(shape), leaves, types_of(leaves))
     if not nest.array_types():
         raise _ragged_error("its rows differ in length")
     return nest
+
+
+def types_of(items: Sequence[Any]) -> frozenset[type]:
+    """Return the types of items."""
+    kind = type(items[0]) if items else None
+    for item in items:  # a third of the time of `set(map(type, items))`
+        if type(item) is not kind:
+            return frozenset(map(type, items))
+    return frozenset((kind,)) if kind else frozenset()
+
+
+def _is_endless(row: Nested) -> bool:
+    """Return True if a row is nested too deep, or contains itself. If it is so, all rows beside it are."""
+    for _ in range(_DEEPEST):
+        if not issubclass(type(row), SEQUENCES) or not row:
+            return False
+        row = row[0]
+    return True
 
 
 def read_numbers(
@@ -118,54 +140,12 @@ def read_numbers(
     """
     content = nest.leaves if nest.shape else nest.leaves[0]
     host = np.array(content)
-    is_whole = host.dtype.kind in "biu" or set(map(type, nest.leaves)) == {float}
+    is_whole = host.dtype.kind in "biu" or nest.kinds == {float}
     # NumPy rounds integers without a warning, such as those in [-1, 2**63], or keeps them as objects.
     limit = exact_integers(floating or "float64")[1]
     if not (is_whole or (host.dtype.kind in "fc" and bool((np.abs(host) < limit).all()))):
         host = np.array(content, _choose_dtype(nest, floating, nearest, rounding=rounding))
     return _fold(host, nest.shape)
-
-
-def kind_of_items(x: Iterable[Any]) -> Kind:
-    """Return the type of all items; a set of their types if there are several, None if there is no item."""
-    kind: Kind = None
-    for item in x:  # a third of the time of `set(map(type, x))`
-        if kind is not type(item):
-            if kind is not None:
-                return frozenset(map(type, x))
-            kind = type(item)
-    return kind
-
-
-def outline(x: list[Any]) -> tuple[tuple[int, ...], list[Any], Kind] | None:
-    """Return the shape of a list of rows, the items of the rows, and their kind; None if ragged or endless.
-
-    Rows are lists and tuples, and those of rows are opened too. Nothing is asked of the items. Another thread
-    may change the rows meanwhile, but not the list itself.
-    """
-    shape, rows, kind = [len(x)], x, kind_of_items(x)
-    while kind in ROWS or (type(kind) is frozenset and kind <= ROWS):
-        if len(shape) == _DEEPEST or (len(rows) > _MANY and _is_endless(rows[0])):
-            return None
-        items: list[Any] = [*rows[0]]
-        length = size = len(items)
-        for row in rows[1:]:
-            items += row
-            size += length
-            if len(items) != size:
-                return None
-        shape.append(length)
-        rows, kind = items, kind_of_items(items)
-    return tuple(shape), rows, kind
-
-
-def _is_endless(row: Nested) -> bool:
-    """Return True if a row is nested too deep, or contains itself. If it is so, all rows beside it are."""
-    for _ in range(_DEEPEST):
-        if type(row) not in ROWS or not row:
-            return False
-        row = row[0]
-    return True
 
 
 def array_of(kinds: frozenset[type]) -> Callable[[tuple[int, ...], Nested], HostArray | None]:
@@ -203,44 +183,42 @@ def are_between(numbers: Iterable[Any], first: int, last: int) -> bool:
     return True
 
 
-def array_of_scalars(kinds: frozenset[type]) -> Callable[[list[Any]], HostArray | None]:
+def array_of_scalars(kinds: frozenset[type]) -> Callable[[Sequence[Any]], HostArray | None]:
     """Return the function that makes a host array of NumPy scalars, and Python numbers beside them.
 
     The array has their common dtype. `kinds` are their types. The function returns None if a value might be
     lost, or if the types do not tell the dtypes.
     """
     weak = kinds.intersection(NUMBERS)
-    dtypes = {kind: _OF_TYPES.get(kind) for kind in kinds - weak}
-    names = {kind: _NAMES[dtype] for kind, dtype in dtypes.items() if dtype}
-    if not names or len(names) < len(dtypes):
-        return partial(_of_one_dtype, kinds)
-    if len(kinds) == 1:
-        (dtype,) = dtypes.values()
-        return lambda scalars: np.array(scalars, dtype)
+    names = [_NAMES_OF_TYPES.get(kind, "") for kind in kinds - weak]
+    if "" in names:
+        return _of_one_dtype
     try:
-        common = promote([*names.values()], [kind() for kind in weak])
+        common = promote(names, [kind() for kind in weak])
     except DTypeError:
         return lambda _: None
-    native, (least, most) = native_dtype(common), exact_integers(common)
-    checked = [kind for kind, name in names.items() if not holds_every(name, common)]
-    checked += weak.difference((bool, int), (float,) if native.char in "dD" else ())
+    native = native_dtype(common)
+    limits: dict[type, tuple[float, float]] = {int: exact_integers(common)}
+    if float in weak and native.char not in "dD":
+        most = float(np.finfo(native).max)
+        limits[float] = -most, most
+    may_lose = complex in weak and native.char != "D"
+    if may_lose or not all(holds_every(name, common) for name in names):
+        return lambda _: None
 
-    def convert(scalars: list[Any]) -> HostArray | None:
-        if int in weak and not are_between(scalars, least, most):
-            return None
-        try:
-            for kind in checked:
-                astype_checked(np.array([x for x in scalars if type(x) is kind]), common)
-        except ValueLossError:
-            return None
+    def convert(scalars: Sequence[Any]) -> HostArray | None:
+        for x in scalars:
+            limit = limits.get(type(x))
+            if limit and not limit[0] <= x <= limit[1]:
+                return None
         return np.array(scalars, native)
 
     return convert
 
 
-def _of_one_dtype(kinds: frozenset[type], scalars: list[Any]) -> HostArray | None:
+def _of_one_dtype(scalars: Sequence[Any]) -> HostArray | None:
     """Return scalars of one type that is none of NumPy's own, such as one of ml_dtypes; None if planned."""
-    dtype = scalars[0].dtype if len(kinds) == 1 else None
+    dtype = scalars[0].dtype if len(types_of(scalars)) == 1 else None
     return np.array(scalars, dtype) if dtype and _dtype_name(dtype) in DTYPES else None
 
 
