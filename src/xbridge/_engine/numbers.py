@@ -77,30 +77,29 @@ def number_filler(kinds: frozenset[type], target: Backend | None, options: Optio
     if own is not host or named or options.requires_grad or options.device not in (None, CPU):
         finish = resolve_on_call(partial(find_converter, _options_of_numbers(options), own.name))
     if int not in kinds:
-        limits: tuple[int, int] | None = _EVERY
-    elif kinds <= {bool, int}:
+        return _number_filler(make, finish, None)
+    if kinds <= {bool, int}:
         is_narrow = named and category(named) == "int" and named != "int64"
-        limits = exact_integers(str(named)) if is_narrow else _EVERY
-    else:
-        limits = _exact_within("float64") if named or own is host else None
+        return _number_filler(make, finish, partial(exact_integers, named) if is_narrow else None)
+    floating = "float64" if named or own is host else None
+    # A default dtype may change between calls.
+    return _number_filler(make, finish, lambda: _exact_within(floating or own.default_dtype("float", CPU)))
 
-    if limits is _EVERY and finish is unchanged:
+
+def _number_filler(
+    make: Filler, finish: Convert, find_limits: Callable[[], tuple[int, int]] | None
+) -> Filler:
+    """Return the function that makes and finishes an array of numbers, whose integers have limits."""
+    if find_limits is None and finish is unchanged:
         return make
 
     def fill(shape: tuple[int, ...], numbers: Any) -> Array | None:
-        if limits is not _EVERY:
-            # A default dtype may change between calls.
-            least, most = limits or _exact_within(own.default_dtype("float", CPU))
-            if not sequences.are_between(numbers if shape else (numbers,), least, most):
-                return None
-        made = make(shape, numbers)
-        return made if made is None or finish is unchanged else finish(made)
+        if find_limits and not sequences.are_between(numbers if shape else (numbers,), *find_limits()):
+            return None
+        host = make(shape, numbers)
+        return host if host is None or finish is unchanged else finish(host)
 
     return fill
-
-
-_EVERY = (-(1 << 64), 1 << 64)
-"""The limits of integers that need no check."""
 
 
 def _exact_within(dtype: str) -> tuple[int, int]:

@@ -54,6 +54,9 @@ _Stack = Callable[[list[Array]], Array | None]
 
 T = TypeVar("T")
 
+_MOST_AXES = 64
+"""The most axes of a stack that needs no plan, less one: NumPy has no more."""
+
 _PARTS = {"complex64": "float32", "complex128": "float64"}
 """The dtypes of the parts of complex numbers."""
 
@@ -295,9 +298,11 @@ def stack_filler(kinds: frozenset[type], target: Backend, options: Options) -> F
         row = stack(items)
         if row is not None and must_be_alike and any(_dtype_of(x) != owner.dtype_of(row) for x in items):
             return None
-        if row is not None and len(shape) > 1:
-            row = _reshape(row, shape)
-        if row is None or finish is unchanged:
+        if row is None or len(shape) + row.ndim > _MOST_AXES:
+            return None
+        if len(shape) > 1:
+            row = row.reshape((*shape, *row.shape[1:]))
+        if finish is unchanged:
             return row
         y = finish(row)
         return _convert_stack(row, owner, target, rest) if y is None and may_plan else y
@@ -409,14 +414,6 @@ def _dtype_of(x: Array) -> str:
     backend = backend_for(type(x))
     assert backend is not None  # noqa: S101 -- the type was looked up before
     return backend.dtype_of(x)
-
-
-def _reshape(row: Array, shape: tuple[int, ...]) -> Array | None:
-    """Return a stack as the nested lists around its items had it; None if it has too many axes for that."""
-    try:
-        return row.reshape((*shape, *row.shape[1:]))
-    except ValueError:  # NumPy has 64 axes at most
-        return None
 
 
 def is_scalar(kind: type) -> bool:

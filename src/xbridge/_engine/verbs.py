@@ -74,8 +74,8 @@ def make_array(x: object, name: str | None, options: CallOptions) -> Array:
 
 def asarray(obj: object, like: object, name: str | ModuleType | None, options: CallOptions) -> Array:
     """See `xbridge.asarray`."""
+    target = None if name is None else get(name)  # first, because to load it empties the cache
     version, given = cache_version(), options
-    target = None if name is None else get(name)
     device_source: Source | None = None
     if like is not None:
         model = resolve_like(like)
