@@ -76,36 +76,28 @@ def number_filler(kinds: frozenset[type], target: Backend | None, options: Optio
     # checked for the library of another list.
     if own is not host or named or options.requires_grad or options.device not in (None, CPU):
         finish = resolve_on_call(partial(find_converter, _options_of_numbers(options), own.name))
-    if int not in kinds:
-        return _number_filler(make, finish, None)
+    find_limits: Callable[[], tuple[int, int]] | None = None
     if kinds <= {bool, int}:
-        is_narrow = named and category(named) == "int" and named != "int64"
-        return _number_filler(make, finish, partial(exact_integers, named) if is_narrow else None)
-    floating = "float64" if named or own is host else None
-    # A default dtype may change between calls.
-    return _number_filler(make, finish, lambda: _exact_within(floating or own.default_dtype("float", CPU)))
+        if named and category(named) == "int" and named != "int64":
+            find_limits = partial(exact_integers, named)
+    elif int in kinds:
+        floating = "float64" if named or own is host else None
 
+        def find_limits() -> tuple[int, int]:
+            # A default dtype may change between calls. Of the next integer, others are rounded to it.
+            most = exact_integers(floating or own.default_dtype("float", CPU))[1] - 1
+            return -most, most
 
-def _number_filler(
-    make: Filler, finish: Convert, find_limits: Callable[[], tuple[int, int]] | None
-) -> Filler:
-    """Return the function that makes and finishes an array of numbers, whose integers have limits."""
     if find_limits is None and finish is unchanged:
         return make
 
     def fill(shape: tuple[int, ...], numbers: Any) -> Array | None:
         if find_limits and not sequences.are_between(numbers if shape else (numbers,), *find_limits()):
             return None
-        host = make(shape, numbers)
-        return host if host is None or finish is unchanged else finish(host)
+        made = make(shape, numbers)
+        return made if made is None or finish is unchanged else finish(made)
 
     return fill
-
-
-def _exact_within(dtype: str) -> tuple[int, int]:
-    """Return a range of integers that a floating dtype does not round to others in it."""
-    most = exact_integers(dtype)[1] - 1
-    return -most, most
 
 
 def refuse_overflow(numbers: HostArray, dtype: str, target: Backend, device: Device) -> None:

@@ -38,14 +38,7 @@ from xbridge._plan.options import find_converter
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination, refuse_unreadable
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
-from xbridge._registry.call_cache import (
-    cache_version,
-    decline,
-    direct,
-    lookup_direct,
-    resolve_on_call,
-    unchanged,
-)
+from xbridge._registry.call_cache import cache_version, decline, direct, resolve_on_call, unchanged
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import DeviceError, GradientError, OptionError, ValueLossError, XBridgeError
@@ -379,7 +372,7 @@ def _find_scalar_stack(kinds: frozenset[type], target: Backend, options: Options
         if backend is None:
             return None
         follows = target.follows if backend is target else None
-        readers[kind] = _scalar_reader(lookup_direct(HOST, kind), follows)
+        readers[kind] = _scalar_reader(direct[HOST].get(kind, decline), follows)
     make_stack, dtype_of = cache(sequences.array_of_scalars), get(HOST).dtype_of
 
     def stack(items: list[Any]) -> HostArray | None:
