@@ -7,7 +7,7 @@ from math import frexp
 import numpy as np
 import pytest
 
-from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype, nearest
+from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype, holds_every, nearest
 
 
 @pytest.mark.parametrize(
@@ -76,3 +76,12 @@ def test_dtypes__facts_are_those_of_ml_dtypes(word: str) -> None:
     assert facts.most in (1024, frexp(float(info.max))[1])
     assert facts.itemsize == np.dtype(dtype).itemsize
     assert facts.is_extended == hasattr(ml_dtypes, word)
+
+
+@pytest.mark.parametrize(("dtype", "part"), [("complex64", "float32"), ("complex128", "float64")])
+def test_holds_every__complex_dtype_holds_the_floats_of_its_parts(dtype: str, part: str) -> None:
+    """A complex dtype holds the floats that the dtype of its parts holds, and no wider ones."""
+    floats = [name for name, facts in DTYPES.items() if facts.kind == "float"]
+    assert [name for name in floats if holds_every(name, dtype)] == [
+        name for name in floats if holds_every(name, part)
+    ]

@@ -304,6 +304,7 @@ def test_record__result_whose_tensor_was_written_to_since_is_counted() -> None:
             last = xbridge.to_numpy(buffer.fill_(i))
         copies = [xbridge.to_numpy(buffer.fill_(i), copy=True) for i in range(5)]
         same = [xbridge.to_backend(buffer.fill_(i), "torch") for i in range(5)]
+        buffer.fill_(0)  # of which each of `same` is no copy
         shared = xbridge.to_numpy(fixed)
         with torch.inference_mode():
             uncounted = xbridge.to_numpy(torch.ones(2))

@@ -27,6 +27,12 @@ READERS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[st
     "writable=False for a compiler": ({}, {}, {"writable": False, "compiled": True}, ["numpy copy"]),
     "for a compiler, plain": ({}, {}, {"compiled": True}, []),
     "for a compiler, read-only": ({}, {"writable": False}, {"compiled": True}, ["numpy copy"]),
+    "for a compiler, to a library without read-only": (
+        {"readonly": False},
+        {},
+        {"compiled": True},
+        ["numpy copy"],
+    ),
     "read-only for a library without": ({"readonly": False}, {"writable": False}, {}, ["numpy copy"]),
     "a graph for a library without read-only": (
         {"readonly": False},
