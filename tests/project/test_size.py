@@ -18,7 +18,7 @@ LIMITS = {
     "_pyinstaller": 150,
     "_registry": 965,
     "_transfer": 680,
-    "backends": 3_540,
+    "backends": 3_565,
     "files": 2_680,
     "functions": 4_610,
     "testing": 10_400,

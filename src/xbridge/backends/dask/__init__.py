@@ -3,7 +3,7 @@
 Conversions within Dask stay lazy. A conversion to another library computes the array once, with the scheduler
 that the user has set. It takes and checks the chunks one by one, because Dask would join chunks of any type.
 The chunks have to be NumPy's arrays, so NumPy's backend describes them. Those of arrays that are made here
-are read-only, because tasks share them. A Dask array that was computed is an array of NumPy's.
+are read-only, because tasks share them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,14 @@ from xbridge._core.protocol import Fast, Gap, MemoryLayout
 from xbridge._host import memory as _host
 from xbridge._host.memory import check_castable, layout_of, native_dtype
 from xbridge.backends import numpy as _numpy
+from xbridge.backends.dask._chunks import (
+    MaterializedArray,
+    make_materialized,
+    make_over_host,
+    one_chunk,
+    unsupported_chunk,
+)
 from xbridge.backends.dask._chunks import array_info as array_info
-from xbridge.backends.dask._chunks import make_over_host, unsupported_chunk
 from xbridge.backends.dask._compute import InParts, compute_arrays
 from xbridge.backends.dask._compute import transfers as transfers
 from xbridge.errors import FOREIGN_ERRORS, DTypeError, XBridgeError
@@ -47,15 +53,14 @@ samples = "xbridge.testing.samples.dask"
 
 
 def to_numpy(x: Array, /) -> HostArray:
-    host: HostArray = materialize(x)
+    host: HostArray = materialize(x).memory
     return host
 
 
 def from_numpy(host: HostArray, /) -> Array:
-    chunks = tuple((n,) for n in host.shape)
-    if host.size > 1 and host.nbytes > parse_bytes(dask.config.get("array.chunk-size")):
-        chunks = normalize_chunks("auto", host.shape, dtype=host.dtype)
-    return make_over_host(host, chunks)
+    if host.size < 2 or host.nbytes <= parse_bytes(dask.config.get("array.chunk-size")):
+        return make_over_host(host, one_chunk(host), da.Array)
+    return make_over_host(host, normalize_chunks("auto", host.shape, dtype=host.dtype), da.Array)
 
 
 def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
@@ -63,8 +68,8 @@ def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
 
 
 def memory_layout(x: Array, /) -> MemoryLayout:
-    if isinstance(x, np.ndarray):
-        return layout_of(x)
+    if isinstance(x, MaterializedArray):
+        return layout_of(x.memory)
     return MemoryLayout.unallocated(x.shape, x.dtype.itemsize, writable=False)
 
 
@@ -113,8 +118,9 @@ def _cast_chunk(chunk: HostArray, dtype: str) -> HostArray:
 def check_cast(x: Array, dtype: str, /) -> Array:
     if isinstance(x, InParts):
         return x._replace(dtype=dtype, check=True)
-    if isinstance(x, np.ndarray):
-        return _host.check_cast(x, dtype)
+    if isinstance(x, MaterializedArray):
+        _host.check_cast(x.memory, dtype)
+        return x
     raise DTypeError.build(
         f"cast a Dask array of {array_info(x).dtype} to {dtype} without loss",
         "a lost value would show only when it is computed",
@@ -123,11 +129,11 @@ def check_cast(x: Array, dtype: str, /) -> Array:
 
 
 def materialize(x: Array, /) -> Array:
-    return x if isinstance(x, np.ndarray) else compute_arrays([x])[0]
+    return x if isinstance(x, MaterializedArray) else materialize_many([x])[0]
 
 
 def materialize_many(xs: list[Array], /) -> list[Array]:
-    return list(compute_arrays(xs))
+    return [make_materialized(host) for host in compute_arrays(xs)]
 
 
 def in_parts(x: Array, /) -> Array:

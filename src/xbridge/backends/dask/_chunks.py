@@ -20,13 +20,30 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Array, HostArray
 
 
-def make_over_host(host: HostArray, chunks: tuple[tuple[int, ...], ...]) -> Array:
+class MaterializedArray(da.Array):  # type: ignore[misc] # Dask has no types
+    """A Dask array that has been computed: one chunk over `memory`."""
+
+    memory: HostArray
+
+
+def make_over_host(host: HostArray, chunks: tuple[tuple[int, ...], ...], cls: type[Array]) -> Array:
     """Return an array whose chunks are read-only views of host memory."""
     shown = _host.as_readonly(host) if host.flags.writeable else host
     label = f"xbridge-{uuid4().hex}"
     keys = product((label,), *(range(len(sizes)) for sizes in chunks))
     parts = [shown[(..., *where)] for where in slices_from_chunks(chunks)]
-    return da.Array(dict(zip(keys, parts, strict=True)), label, chunks, meta=shown)
+    return cls(dict(zip(keys, parts, strict=True)), label, chunks, meta=shown)
+
+
+def one_chunk(host: HostArray) -> tuple[tuple[int, ...], ...]:
+    """Return the chunk sizes of an array that is not divided."""
+    return tuple((n,) for n in host.shape)
+
+
+def make_materialized(host: HostArray) -> Array:
+    done = make_over_host(host, one_chunk(host), MaterializedArray)
+    done.memory = host
+    return done
 
 
 def unsupported_chunk(chunk: object) -> Unsupported | None:
