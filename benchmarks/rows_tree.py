@@ -47,9 +47,19 @@ _FEW_SAMPLES = f"{_ARRAYS}; t = [{{'image': x, 'label': i}} for i, x in enumerat
 _BY_HAND = "[{'image': torch.from_numpy(x['image']), 'label': x['label']} for x in t]"
 _MAPPED = "a = np.ones((n, 100)).view(np.memmap)"
 
+_IDENTITY = (
+    "The reference copies a dict. Ours looks up the call in 1 us, and the type of each tensor in 60 ns, so "
+    "trees of a few tensors take longer."
+)
+_OWN_BY_HAND = "{key: x for key, x in t.items()}"
+_OWN = "t = {i: torch.ones(8) for i in range(n)}"
+
 SMALL = tuple(
-    RecordRow(setup, _OURS, (reference,), 4, _ELSEWHERE)
+    RecordRow(setup, _OURS, (reference,), 4, _ELSEWHERE, _IDENTITY if reference == _OWN_BY_HAND else "")
     for setup, reference in (
+        (f"{_ARRAYS}; t = {{'x': a[0], 'y': a[1]}}", "{key: torch.from_numpy(x) for key, x in t.items()}"),
+        (_OWN, _OWN_BY_HAND),
+        (_OWN.replace("range(n)", "range(2)"), _OWN_BY_HAND),
         (f"{_MAPPED}; t = {{'x': a[0], 'y': a[1]}}", "{key: torch.from_numpy(x) for key, x in t.items()}"),
         (f"{_FEW_SAMPLES}; t = t[:7]", _BY_HAND),
         (f"{_FEW_SAMPLES}; t = t[:8]", _BY_HAND),

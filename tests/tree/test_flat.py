@@ -159,8 +159,20 @@ def test_to_backend__repeats_the_call_for_a_tree(
     expected = outcome(call, trees()[name])
     if isinstance(expected[0], type):  # the class of an error
         pytest.skip("it is refused")
-    monkeypatch.setattr("xbridge.tree.verbs.TreeArrays", None)
+    monkeypatch.setattr("xbridge.tree.verbs.flatten", None)
     assert outcome(call, trees()[name]) == expected
+
+
+@pytest.mark.parametrize("is_large_first", [False, True])
+def test_to_backend__converts_an_array_in_small_and_large_containers_once(is_large_first: bool) -> None:
+    """An array has one copy, whether its containers are converted at once or together."""
+    x = np.ones(3)
+    pair = {"small": x, "large": [x] * 30}
+    given = dict(sorted(pair.items(), reverse=not is_large_first))
+    for _ in range(3):
+        y = tree.to_backend(given, "torch", copy=True)
+        assert all(one is y["small"] for one in y["large"])
+        assert list(y) == list(given)
 
 
 def test_to_backend__reads_the_default_dtype_in_each_call() -> None:

@@ -46,11 +46,12 @@ class CallOptions(NamedTuple):
     writable: Any = None
     order: Any = None
 
-    def key(self, verb: str, target: object, types: object, like: type | None = None) -> tuple[object, ...]:
+    def key(self, verb: str, target: object, types: object, like: object = None) -> tuple[object, ...]:
         """Return the key by which a call with these options is cached.
 
-        A verb that takes `like` has its type in the key. At its end, the options that few functions have are
-        left out if they are None, because each item of a key takes 10 ns in each call.
+        A verb that takes `like` has its type in the key, and a tree in its place whether it takes exporters.
+        At the end of a key, the options that few functions have are left out if they are None, because each
+        item takes 10 ns in each call.
         """
         given: tuple[object, ...] = self if like is None else (like, *self)
         while given[-1] is None and len(given) > _COMMON + (like is not None):

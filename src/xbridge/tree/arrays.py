@@ -1,21 +1,21 @@
 """The arrays of a tree: flatten it, convert them all in one call, and put the results in their places.
 
-A tree is copied while it is flattened, and each array is found with its place: a list or a dict of the copy,
-and an index or a key. The results are put there. Then all containers but lists and dicts are built, the
-inner ones first.
+A tree is copied while it is walked. An array is converted at once if a cached call knows how, or entered with
+its place: a list or a dict of the copy, and an index or a key. The results are put there later, and then the
+containers that are neither lists nor dicts are built, the inner ones first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from xbridge._core.literals import NUMBERS
 from xbridge._core.tracing import none_in_traces
 from xbridge._host.advice import hint_for_object
 from xbridge._host.importers import is_exporter
-from xbridge._registry.call_cache import cache_version, cached, store
+from xbridge._registry.call_cache import cache_version, cached, decline, store, unchanged
 from xbridge._registry.registry import are_arrays, backend_for, by_type, get
 from xbridge.errors import (
     Chained,
@@ -26,13 +26,13 @@ from xbridge.errors import (
     with_article,
 )
 from xbridge.tree.containers import PLAIN, Container, find_container
-from xbridge.tree.leaf import ARRAYS, PLAIN_TYPES, is_movable, is_text, known_converters, leaf_converter
+from xbridge.tree.leaf import ARRAYS, PLAIN_TYPES, converter_finder, is_movable, is_text, leaf_converter
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge._core.protocol import Array, ArrayFn
-    from xbridge._engine.repeat import Converters
+    from xbridge._engine.repeat import Convert
     from xbridge._plan.options import CallOptions
     from xbridge.tree.leaf import Leaves
 
@@ -45,132 +45,153 @@ Leaf: TypeAlias = Any
 Tree: TypeAlias = Any
 """Nested containers with leaves; or a leaf."""
 
-Kind: TypeAlias = "Container | bool"
-"""What objects of a type are in a tree: containers, or leaves that are converted, or not."""
+Kind: TypeAlias = "Container | Convert"
+"""What objects of a type are in a tree: containers, or leaves that a function converts. It is `unchanged` for
+leaves that stay as they are. If it returns None, the leaf is converted together with others."""
 
+_Place: TypeAlias = "tuple[Any, Any, Leaf]"
+"""Where a leaf is that is still to be converted: the list or dict of the copy that holds it, its index or key
+there; and the leaf."""
 
 _Opened: TypeAlias = "tuple[Any, Any, Container, Any, Any, Any]"
-"""A container that was flattened: the list or dict of the copy that holds it, its index or key there, its
+"""A container with such leaves: the list or dict of the copy that holds it, its index or key there, its
 class, the object, its form, and a list of its children or a copy of the dict that it is."""
 
+_Walk: TypeAlias = "tuple[list[_Place], list[_Opened], dict[int, tuple[Leaf, Any]], dict[type, Kind]]"
+"""What is known of one tree: the leaves that are still to be converted, the containers of these, the inner
+ones first, the leaves that were converted by their identity, and types that may be other in another tree."""
 
 _FEW = 16
-"""The most children of a small container."""
+"""The most children of a small container. In a larger one, it is faster to convert all leaves together."""
 
 
-class TreeArrays:
-    """A tree as it was when it was flattened, and the arrays in it, which can be converted once.
+class Kinds:
+    """What objects of each type are in all trees of a call. Types are entered when they are met.
 
-    Parameters
-    ----------
-    tree : tree
-        Any container, or a leaf.
-    chosen : Leaves
-        The leaves that are treated as arrays.
-    alone : bool
-        Treat a tree that is a single leaf as an array, unless it is text or a number. Errors then name no
-        path.
-    known : dict, optional
-        What is known of types that mean the same in each tree. More of them are entered.
-    converters : Converters, optional
-        Functions that convert leaves of a type at once, or return None. They are used in small containers. In
-        large ones, it is faster to convert all leaves together.
+    `converter_of` finds the function that converts leaves of a type at once. In small containers they are,
+    until one has to be converted together with others.
     """
 
-    def __init__(
-        self,
-        tree: Tree,
-        chosen: Leaves = ARRAYS,
-        *,
-        alone: bool = False,
-        known: dict[type, Kind] | None = None,
-        converters: Converters | None = None,
-    ) -> None:
-        self.leaves: list[Leaf] = []
-        """The leaves that are still to be converted, in order: arrays, also of text."""
-        self._chosen = chosen
-        self._known: dict[type, Kind] = {**PLAIN} if known is None else known
-        self._kinds = self._known.copy()
-        self._places: list[tuple[Any, Any]] = []
-        self._opened: list[_Opened] = []
-        self._done: dict[int, tuple[Leaf, Any]] = {}
-        self._root = [tree]
-        self.alone: bool = alone and type(tree) not in PLAIN_TYPES and find_container(tree) is None
-        """True if the tree is a leaf that is treated as an array."""
-        if self.alone and chosen.only is None:
-            self._kinds[type(tree)] = True
+    def __init__(self, chosen: Leaves, converter_of: Callable[[type], Convert] = lambda _: decline) -> None:
+        self.known: dict[type, Kind] = {**PLAIN}
+        self._chosen, self._converter_of = chosen, converter_of
+
+    def find(self, x: Any, others: dict[type, Kind]) -> Kind:
+        """Look up what an object of a new type is. Enter it, in `others` if other trees may differ."""
+        cls, chosen = type(x), self._chosen
+        if cls in others:
+            return others[cls]
+        is_constant = cls in PLAIN_TYPES or cls in by_type
+        kind: Kind | None = find_container(x)
+        if kind is None:
+            is_array = chosen.take(cls)
+            if not (is_array or is_constant or backend_for(cls)):
+                is_array = (chosen.movables and is_movable(x)) or (
+                    chosen.exporters is not False and is_exporter(x)
+                )
+            kind = self._converter_of(cls) if is_array else unchanged
+        (self.known if is_constant else others)[cls] = kind
+        return kind
+
+    def refresh(self, cls: type) -> None:
+        """Look up again how leaves of a type are converted: a plan may have cached a better function."""
+        if cls in self.known:
+            self.known[cls] = self._converter_of(cls)
+
+
+def _walk(tree: Tree, kinds: Kinds) -> tuple[list[Tree], list[_Place], list[_Opened]]:
+    """Copy a tree, and convert leaves where that is done at once.
+
+    Return a list of the copy, the leaves that are still to be converted, and the containers of these.
+    """
+    root: list[Tree] = [tree]
+    places: list[_Place] = []
+    opened: list[_Opened] = []
+    others: dict[type, Kind] = {}
+    kind = kinds.known.get(type(tree)) or kinds.find(tree, others)
+    if isinstance(kind, Container):
         try:
-            self._open(self._root, enumerate(self._root), converters)
+            _open(tree, kind, root, 0, kinds, (places, opened, {}, others))
         except RecursionError:
             raise _endless_error() from None
-        self.is_leaf = self._kinds[type(tree)] is False
-        """True if the tree is a leaf that is not converted."""
+    elif kind is not unchanged:
+        root[0] = kind(tree)
+        if root[0] is None:
+            places.append((root, 0, tree))
+    return root, places, opened
 
-    def _open(self, children: Any, items: Iterable[tuple[Any, Any]], converters: Converters | None) -> None:
-        """Find the arrays among the children of a container, and open the containers among them."""
-        kinds, done = self._kinds, self._done
-        for at, x in items:
-            cls = type(x)
-            kind = kinds[cls] if cls in kinds else self._find_kind(x, children, at)
-            if kind is True:
-                if converters is not None:
-                    key = id(x)  # which nothing else gets while the leaf is kept
-                    y = done[key][1] if key in done and cls not in NUMBERS else converters[cls](x)
-                    if y is not None:
-                        done[key] = x, y
-                        children[at] = y
-                        continue
-                    converters.pop(cls, None)  # the plan that follows may cache a better one
-                self.leaves.append(x)
-                self._places.append((children, at))
-            elif kind is not False:
-                inner: Any
-                if cls is dict or cls is list:
-                    form = inner = children[at] = x.copy()  # another thread may change the tree meanwhile
-                elif cls is tuple:
-                    form = inner = [*x]
-                else:
-                    inner, form = _flatten(kind, x)
-                self._opened.append((children, at, kind, x, form, inner))
-                entries = inner.items() if cls is dict else enumerate(inner)
-                self._open(inner, entries, converters if len(inner) <= _FEW else None)
 
-    def _find_kind(self, x: Any, children: Any, at: Any) -> Kind:
-        """Look up what the objects of a new type are; enter it."""
-        cls, chosen, kind = type(x), self._chosen, find_container(x)
-        found: Kind = chosen.take(cls) if kind is None else kind
-        if found is False and cls not in PLAIN_TYPES and backend_for(cls) is None:
-            if chosen.movables and is_movable(x):
-                found = True
-            elif chosen.exporters is not False and is_exporter(x):
-                if chosen.exporters is None:
-                    action = f"convert a batch with {type_of(x)} at {self._path(children, at)}"
-                    reason = "it exports its memory, and the call does not say whether to convert it"
-                    hint = "exporters=True, or exporters=False"
-                    raise UnsupportedArrayError.build(action, reason, hint)
-                found = True
-        elif cls in PLAIN_TYPES or cls in by_type:
-            self._known[cls] = found
-        self._kinds[cls] = found
-        return found
+def _open(  # noqa: C901 -- a call for each leaf would take as long as its conversion
+    x: Any,
+    container: Container,
+    parent: Any,
+    at: Any,
+    kinds: Kinds,
+    walk: _Walk,
+    at_once: bool = True,  # noqa: FBT001, FBT002 -- by position, because a keyword takes longer
+) -> None:
+    """Put a copy of a container into its place, with converted leaves and copies of the containers in it."""
+    places, opened, done, others = walk
+    known, before = kinds.known, len(places)
+    cls = type(x)
+    children: Any
+    if cls is dict or cls is list:
+        form = children = x.copy()  # another thread may change the tree meanwhile
+    elif cls is tuple:
+        form, children = x, [*x]
+    else:
+        children, form = _flatten(container, x)
+    if at_once and len(children) > _FEW:
+        at_once = False
+    for i, child in children.items() if cls is dict else enumerate(children):
+        cls = type(child)
+        kind = known[cls] if cls in known else kinds.find(child, others)
+        if kind is unchanged:
+            continue
+        if isinstance(kind, Container):
+            _open(child, kind, children, i, kinds, walk, at_once)
+            continue
+        if done and id(child) in done and cls not in NUMBERS:
+            children[i] = done[id(child)][1]
+            continue
+        if at_once and not places:
+            y = kind(child)
+            if y is not None:
+                done[id(child)] = child, y  # nothing else gets this identity while the leaf is kept
+                children[i] = y
+                continue
+            kinds.refresh(cls)
+        places.append((children, i, child))
+    if len(places) > before:
+        opened.append((parent, at, container, x, form, children))
+    else:
+        parent[at] = children if form is children else _build(container, form, children)
 
-    def refuse_leaf(self, *, scalars: bool | str = False) -> None:
-        """Raise an error if the tree is neither a container nor an array, nor a number with `scalars`.
 
-        None is an empty tree, as in JAX and optree.
-        """
-        (x,) = self._root
-        if not self.is_leaf or x is None or are_arrays(type(x)) or (scalars and type(x) in NUMBERS):
-            return  # also an array of a library that the call leaves alone
-        if isinstance(x, PLAIN_TYPES):
-            hint = "[x], or xbridge.asarray(x)"
-        elif is_exporter(x):
-            hint = "exporters=True, or xbridge.to_backend(x, backend)"
-        else:
-            hint = hint_for_object(x)
-        raise UnsupportedArrayError.build(
-            f"walk {type_of(x)} as a tree", "it is neither a container nor an array", hint
-        )
+def _build(container: Container, form: Any, children: Any) -> Any:
+    """Return a container with new children, which are a copy already if it is a dict or a list."""
+    if container.cls is tuple:
+        return tuple(children)
+    if form is children:
+        return children
+    with _chain_class_errors("build", container.cls):
+        return container.unflatten(form, children)
+
+
+class TreeArrays(NamedTuple):
+    """A tree as it was when it was flattened, and the arrays in it, which can be converted once."""
+
+    root: list[Tree]
+    """A list of the copy of the tree."""
+    places: list[_Place]
+    opened: list[_Opened]
+    alone: bool = False
+    """True if the tree is a leaf that is treated as an array. Errors then name no path."""
+
+    @property
+    def leaves(self) -> list[Leaf]:
+        """The leaves that are still to be converted, in order: arrays, also of text."""
+        return [x for _, _, x in self.places]
 
     @property
     def arrays(self) -> list[Array]:
@@ -183,16 +204,12 @@ class TreeArrays:
         `convert` is called once, with each array once. An error names the path to the leaf at which it was
         raised.
         """
-        if self.leaves:
-            for (children, at), y in zip(self._places, self._convert(convert), strict=True):
-                children[at] = y
-        for parent, at, container, _, form, children in reversed(self._opened):
-            if container.cls is tuple:
-                parent[at] = tuple(children)
-            elif parent[at] is not children:
-                with _chain_class_errors("build", container.cls):
-                    parent[at] = container.unflatten(form, children)
-        return self._root[0]
+        ys = self._convert(convert) if self.places else []
+        for (children, at, _), y in zip(self.places, ys, strict=True):
+            children[at] = y
+        for parent, at, container, _, form, children in self.opened:
+            parent[at] = _build(container, form, children)
+        return self.root[0]
 
     def each(self, fn: LeafFn, xs: list[Leaf]) -> list[Any]:
         """Call a function with each leaf. An exception gets a note of the path to the leaf."""
@@ -228,31 +245,72 @@ class TreeArrays:
 
     def _name_of(self, leaf: Any) -> str:
         """Return the path to the first occurrence of a leaf, as Python writes it."""
-        at = next(i for i, x in enumerate(self.leaves) if x is leaf)
-        return self._path(*self._places[at])
+        return next(self.path(children, at) for children, at, x in self.places if x is leaf)
 
-    def _path(self, children: Any, at: Any) -> str:
+    def path(self, children: Any, at: Any) -> str:
         """Return the path to a place."""
-        if children is self._root:
+        if children is self.root:
             return "tree"
-        parent, place, container, x, form, _ = next(one for one in self._opened if one[-1] is children)
+        parent, place, container, x, form, _ = next(one for one in self.opened if one[-1] is children)
         index = [*children].index(at) if type(children) is dict else at
-        return self._path(parent, place) + _paths(container, x, form, len(children))[index]
+        return self.path(parent, place) + _paths(container, x, form, len(children))[index]
+
+
+def flatten(tree: Tree, chosen: Leaves = ARRAYS, *, alone: bool = False) -> TreeArrays:
+    """Flatten any container, or a leaf.
+
+    With `alone`, a tree that is a single leaf is treated as an array, unless it is text or a number.
+    """
+    kinds = Kinds(chosen)
+    alone = alone and type(tree) not in PLAIN_TYPES and find_container(tree) is None
+    if alone and chosen.only is None:
+        kinds.known[type(tree)] = decline
+    batch = TreeArrays(*_walk(tree, kinds), alone)
+    if chosen.exporters is None and not alone:
+        first = {type(x): (children, at, x) for children, at, x in reversed(batch.places)}
+        for children, at, x in first.values():
+            if not (chosen.take(type(x)) or (chosen.movables and is_movable(x))):
+                action = f"convert a batch with {type_of(x)} at {batch.path(children, at)}"
+                reason = "it exports its memory, and the call does not say whether to convert it"
+                raise UnsupportedArrayError.build(action, reason, "exporters=True, or exporters=False")
+    return batch
+
+
+def refuse_leaf(tree: Tree, batch: TreeArrays, *, scalars: bool | str = False) -> None:
+    """Raise an error if a tree is neither a container nor an array, nor a number with `scalars`.
+
+    None is an empty tree, as in JAX and optree.
+    """
+    if batch.places or find_container(tree) or tree is None or are_arrays(type(tree)):
+        return  # also an array of a library that the call leaves alone
+    if scalars and type(tree) in NUMBERS:
+        return
+    if isinstance(tree, PLAIN_TYPES):
+        hint = "[x], or xbridge.asarray(x)"
+    elif is_exporter(tree):
+        hint = "exporters=True, or xbridge.to_backend(x, backend)"
+    else:
+        hint = hint_for_object(tree)
+    raise UnsupportedArrayError.build(
+        f"walk {type_of(tree)} as a tree", "it is neither a container nor an array", hint
+    )
 
 
 @none_in_traces
 def cache_tree(target: str | ModuleType, options: CallOptions, leaves: Leaves) -> None:
     """Cache a call that succeeded for one tree, for all trees."""
-    version, key = cache_version(), options.key("tree", target, (leaves.scalars, leaves.exporters))
+    version, key = cache_version(), options.key("tree", target, leaves.scalars, leaves.exporters)
     if not options.are_constant(target) or key in cached:
         return
     backend = get(target)
-    known: dict[type, Kind] = {**PLAIN}
-    convert, converters = leaf_converter(backend, options, leaves), known_converters(backend, options)
+    convert = leaf_converter(backend, options, leaves)
+    kinds = Kinds(leaves, converter_finder(backend, options))
 
     def convert_tree(tree: Tree) -> Tree | None:
-        batch = TreeArrays(tree, leaves, known=known, converters=converters)
-        return None if batch.is_leaf else batch.map(convert)
+        root, places, opened = _walk(tree, kinds)
+        if places:
+            return TreeArrays(root, places, opened).map(convert)
+        return None if root[0] is tree and not are_arrays(type(tree)) else root[0]
 
     store(key, version, convert_tree)
 

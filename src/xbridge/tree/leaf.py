@@ -12,7 +12,7 @@ from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
 from xbridge._engine.convert import convert_all, each, plan
 from xbridge._engine.execute import call_untraced
-from xbridge._engine.repeat import Converters, compose
+from xbridge._engine.repeat import compose
 from xbridge._engine.source import import_for, resolve_source
 from xbridge._host.exporters import has_attribute
 from xbridge._host.memory import as_readonly
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from xbridge._core.protocol import Array, ArrayFn, Backend
+    from xbridge._engine.repeat import Convert
     from xbridge._engine.source import Source
 
 PLAIN_TYPES = (str, bytes, *NUMBERS, type(None))
@@ -133,11 +134,11 @@ def leaf_converter(target: Backend, options: CallOptions, leaves: Leaves = ARRAY
     return partial(_convert_and_list, target, convert, keeps=keeps) if leaves.scalars == "python" else convert
 
 
-def known_converters(target: Backend, options: CallOptions) -> Converters:
-    """Return the functions that convert leaves of each type at once, for a cached call."""
+def converter_finder(target: Backend, options: CallOptions) -> Callable[[type], Convert]:
+    """Return the function that finds how leaves of a type are converted at once, for a cached call."""
     checked = read_options((target,), options)
 
-    def find(cls: type) -> Callable[[Any], Any]:
+    def find(cls: type) -> Convert:
         if cls in NUMBERS:
             known = options._replace(writable=None).lookup("asarray", target.name, cls, type(None))
             return compose(known, as_readonly) if options.writable is False else known
@@ -148,7 +149,7 @@ def known_converters(target: Backend, options: CallOptions) -> Converters:
             return lookup_direct(HOST, cls)  # arrays on a device are fetched together
         return find_converter(checked, target.name, cls)
 
-    return Converters(find)
+    return find
 
 
 def _convert_other(

@@ -13,7 +13,7 @@ from xbridge._registry.call_cache import lookup
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
 from xbridge.errors import OptionError, type_of
-from xbridge.tree.arrays import TreeArrays, cache_tree
+from xbridge.tree.arrays import cache_tree, flatten, refuse_leaf
 from xbridge.tree.leaf import Leaves, leaf_converter
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ def align(  # noqa: PLR0913 -- options, by keyword
     """
     refuse_options(trees)
     leaves = Leaves(exporters=exporters, only=only, unsupported=unsupported).check()
-    batch = TreeArrays(trees, leaves)
+    batch = flatten(trees, leaves)
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
     sources = [resolve_source(x) for x in batch.arrays]
     target, checked, _ = verbs.choose_target(sources, backend, like, options)
@@ -333,8 +333,8 @@ def map(  # noqa: A001 -- other libraries have this name too
     """
     if not callable(fn):
         raise OptionError.build(f"map {type_of(fn)}", "it is not a function", "xbridge.tree.map(fn, x)")
-    batch = TreeArrays(tree, Leaves(scalars, exporters, only).check())
-    batch.refuse_leaf(scalars=scalars)
+    batch = flatten(tree, Leaves(scalars, exporters, only).check())
+    refuse_leaf(tree, batch, scalars=scalars)
     return batch.map(partial(batch.each, fn))
 
 
@@ -361,7 +361,7 @@ def _convert(  # noqa: PLR0913, PLR0917 -- the options one by one, because a bun
         and (exporters is True or exporters is False)
     )
     if is_cached:
-        key = ("tree", name, (scalars, exporters), device, dtype, copy, grad)
+        key = ("tree", name, scalars, exporters, device, dtype, copy, grad)
         result = lookup(key if writable is None else (*key, None, writable), copy, None, writable)(tree)
         if result is not None:
             return result
@@ -369,8 +369,8 @@ def _convert(  # noqa: PLR0913, PLR0917 -- the options one by one, because a bun
     leaves = Leaves(scalars, exporters, only, unsupported, movables).check()
     if leaves.movables and device is None:
         raise OptionError.build("move objects by `to`", "the call names no device", "device='cpu'")
-    batch = TreeArrays(tree, leaves)
-    batch.refuse_leaf(scalars=scalars)
+    batch = flatten(tree, leaves)
+    refuse_leaf(tree, batch, scalars=scalars)
     target, options = get(name), CallOptions(device, dtype, copy, grad, writable=writable)
     result = batch.map(leaf_converter(target, options, leaves))
     if is_cached:
