@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from shell import listing, refused, shell
-
-from xbridge.files import main
+from shell import Cli, listing
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
@@ -59,27 +57,26 @@ ODD: dict[str, tuple[Any, str]] = {
 @pytest.mark.filterwarnings("ignore:(Sparse invariant checks|ComplexHalf support):UserWarning")
 @pytest.mark.parametrize("what", ODD)
 def test_convert__tensor_that_cannot_be_converted_is_listed_and_the_others_are_converted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
+    tmp_path: Path, cli: Cli, what: str
 ) -> None:
     """A tensor that cannot be converted is listed and the others are converted."""
     make, listed = ODD[what]
     path, there = saved(tmp_path / "c.pt", {"odd": make(), "a": A}), tmp_path / "x.npz"
-    lines = shell(capsys, "show", path).splitlines()
+    lines = cli.run("show", path).splitlines()
     assert lines[1].split() == ["a", "float32", "(3,)", "12", "B"]
     assert lines[-3].startswith(f"odd           {listed}")
     assert lines[-1] == "1 array, 12 B"
     for options in ([], ["--array", "odd"], ["--flatten", "--skip-other"]):
-        said = refused(capsys, "convert", path, there, *options)
+        said = cli.refused("convert", path, there, *options)
         assert f"cannot read {path}: 'odd': cannot convert a torch " in said
     assert listing(tmp_path) == {"c.pt"}
-    shell(capsys, "convert", path, there, "--array", "a")
+    cli.run("convert", path, there, "--array", "a")
     assert found(there) == {"a": A.tolist()}
-    assert "numpy float32 (3,) on cpu" in shell(capsys, "explain", path, "--to", "numpy", "--array", "a")
-    assert main(["explain", str(path), "--to", "numpy"]) == 1
-    assert "refused" in capsys.readouterr().out
+    assert "numpy float32 (3,) on cpu" in cli.run("explain", path, "--to", "numpy", "--array", "a")
+    assert "refused" in cli.run("explain", path, "--to", "numpy", status=1)
     saved(path, make())
-    assert listed in shell(capsys, "show", path)
-    assert "cannot read" in refused(capsys, "convert", path, there, "--force")
+    assert listed in cli.run("show", path)
+    assert "cannot read" in cli.refused("convert", path, there, "--force")
 
 
 def found(path: Path) -> dict[str, Any]:
@@ -87,17 +84,15 @@ def found(path: Path) -> dict[str, Any]:
         return {name: x.tolist() for name, x in arrays.items()}
 
 
-def test_convert__dict_of_a_checkpoint_is_taken_by_its_keys(
-    checkpoint: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_convert__dict_of_a_checkpoint_is_taken_by_its_keys(checkpoint: Path, cli: Cli) -> None:
     """A dict of a checkpoint is taken by its keys."""
     there = checkpoint.with_name("x.npz")
-    shell(capsys, "convert", checkpoint, there, "--at", "model")
+    cli.run("convert", checkpoint, there, "--at", "model")
     assert found(there) == {"layer.weight": A.tolist(), "layer.bias": B.tolist()}
     keys = [word for key in ("optimizer", "state", "0") for word in ("--at", key)]
-    shell(capsys, "convert", checkpoint, there, "--force", *keys)
+    cli.run("convert", checkpoint, there, "--force", *keys)
     assert found(there) == {"step": 7}
-    shell(capsys, "convert", checkpoint, there, "--force", *keys, "--at", "step")
+    cli.run("convert", checkpoint, there, "--force", *keys, "--at", "step")
     assert found(there) == {"arr_0": 7}
 
 
@@ -123,21 +118,21 @@ def test_convert__dict_of_a_checkpoint_is_taken_by_its_keys(
     ],
 )
 def test_convert__part_that_is_not_arrays_is_refused_with_the_option_that_takes_some(
-    checkpoint: Path, capsys: pytest.CaptureFixture[str], options: str, said: str
+    checkpoint: Path, cli: Cli, options: str, said: str
 ) -> None:
     """A part that is not arrays is refused with the option that takes some."""
     words = ("convert", checkpoint, checkpoint.with_name("x.npz"), *options.split())
-    assert said in refused(capsys, *words)
+    assert said in cli.refused(*words)
     assert listing(checkpoint.parent) == {"c.pt"}
 
 
 def test_convert__all_arrays_are_taken_under_their_keys_and_what_is_left_out_is_listed(
-    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+    checkpoint: Path, cli: Cli
 ) -> None:
     """All arrays are taken under their keys and what is left out is listed."""
     there = checkpoint.with_name("x.npz")
     words = ("convert", checkpoint, there, "--flatten", "--skip-other")
-    assert json.loads(shell(capsys, *words, "--json"))["others"] == [
+    assert json.loads(cli.run(*words, "--json"))["others"] == [
         {"name": name, "value": value} for name, value in OTHERS.items()
     ]
     assert found(there) == {
@@ -146,50 +141,46 @@ def test_convert__all_arrays_are_taken_under_their_keys_and_what_is_left_out_is_
         "optimizer.state.0.step": 7,
     }
     named = [word for name in OTHERS for word in ("--skip", name)]
-    shell(capsys, *words[:-1], "--force", *named)
-    said = shell(capsys, *words, "--force").split("\n\n")[1].splitlines()
+    cli.run(*words[:-1], "--force", *named)
+    said = cli.run(*words, "--force").split("\n\n")[1].splitlines()
     assert said[0].split("  ")[0] == "not an array"
     assert [line.split(maxsplit=1) for line in said[1:]] == [[*pair] for pair in OTHERS.items()]
 
 
-def test_convert__names_that_clash_are_refused_and_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_convert__names_that_clash_are_refused_and_shown(tmp_path: Path, cli: Cli) -> None:
     """Names that clash are refused and shown."""
     path, there = saved(tmp_path / "a.pt", {"a": {"b": A}, "a.b": B, "c": C}), tmp_path / "x.npz"
-    said = refused(capsys, "convert", path, there, "--flatten")
+    said = cli.refused("convert", path, there, "--flatten")
     assert "two values have the name 'a.b', which is their keys joined by dots; try --at KEY, " in said
-    assert "'a.b'" in refused(capsys, "convert", path, there, "--array", "a.b")
-    said = refused(capsys, "convert", path, there, "--flatten", "--skip", "a.b")
+    assert "'a.b'" in cli.refused("convert", path, there, "--array", "a.b")
+    said = cli.refused("convert", path, there, "--flatten", "--skip", "a.b")
     assert "cannot leave out 'a.b': two values have the name 'a.b'" in said
-    assert shell(capsys, "show", path).count("a.b ") == 2
-    shell(capsys, "convert", path, there, "--at", "a")
+    assert cli.run("show", path).count("a.b ") == 2
+    cli.run("convert", path, there, "--at", "a")
     assert found(there) == {"b": A.tolist()}
-    shell(capsys, "convert", path, there, "--at", "a.b", "--force")
+    cli.run("convert", path, there, "--at", "a.b", "--force")
     assert found(there) == {"arr_0": B.tolist()}
-    shell(capsys, "convert", path, there, "--array", "c", "--force")
+    cli.run("convert", path, there, "--array", "c", "--force")
     assert found(there) == {"c": 7}
 
 
-def test_convert__numbers_are_keys_where_levels_are_joined(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_convert__numbers_are_keys_where_levels_are_joined(tmp_path: Path, cli: Cli) -> None:
     """Numbers are keys where levels are joined."""
     path, there = saved(tmp_path / "a.pt", {0: A, 7: B}), tmp_path / "x.npz"
-    assert "the name 0 is not a string; try --flatten, which makes it '0'" in refused(
-        capsys, "convert", path, there
+    assert "the name 0 is not a string; try --flatten, which makes it '0'" in cli.refused(
+        "convert", path, there
     )
-    shell(capsys, "convert", path, there, "--flatten")
+    cli.run("convert", path, there, "--flatten")
     assert found(there) == {"0": A.tolist(), "7": B.tolist()}
     saved(path, {0: A, "0": B})
-    assert "it is both a string and a number there" in refused(
-        capsys, "convert", path, there, "--at", "0", "--force"
+    assert "it is both a string and a number there" in cli.refused(
+        "convert", path, there, "--at", "0", "--force"
     )
-    assert refused(capsys, "convert", path, there, "--force").endswith(": the name 0 is not a string\n")
-    said = refused(capsys, "convert", path, there, "--force", "--flatten")
+    assert cli.refused("convert", path, there, "--force").endswith(": the name 0 is not a string\n")
+    said = cli.refused("convert", path, there, "--force", "--flatten")
     assert said.endswith("'0', which is both a string and a number there\n")
     saved(path, {"a": {(1, 2): A}})
-    assert "the name (1, 2) is not a string" in refused(capsys, "show", path)
+    assert "the name (1, 2) is not a string" in cli.refused("show", path)
 
 
 def _laughs() -> object:
@@ -207,76 +198,72 @@ def _cycle() -> object:
 
 @pytest.mark.parametrize("make", [_laughs, _cycle])
 def test_show__containers_that_repeat_without_end_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, make: Any
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, make: Any
 ) -> None:
     """Containers that repeat without end are refused."""
     from xbridge.files.formats import nested
 
     monkeypatch.setattr(nested, "_MOST", 1000)
     path = saved(tmp_path / "a.pt", make())
-    said = refused(capsys, "show", path)
+    said = cli.refused("show", path)
     assert "it has more than 1000 values, or values more than 100 levels deep; try --at KEY" in said
 
 
 @pytest.mark.parametrize("options", [("--flatten",), ("--at", "model")])
 def test_convert__tied_weights_are_written_as_arrays_of_their_own_only_if_that_is_allowed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+    tmp_path: Path, cli: Cli, options: tuple[str, ...]
 ) -> None:
     """Tied weights are written as arrays of their own only if that is allowed."""
     path = saved(tmp_path / "a.pt", {"model": {"embed": A, "head": A, "tail": A[1:]}})
     prefix = "model." if options == ("--flatten",) else ""
     for target in ("x.safetensors", "x.npz", "x.pt"):
-        said = refused(capsys, "convert", path, tmp_path / target, *options)
+        said = cli.refused("convert", path, tmp_path / target, *options)
         assert "share memory, and would be two arrays; try --untie, which writes the values of both" in said
     for target in ("x.npz", "x.pt", "x.safetensors"):
-        shell(capsys, "convert", path, tmp_path / target, *options, "--untie")
+        cli.run("convert", path, tmp_path / target, *options, "--untie")
     values = {f"{prefix}embed": A.tolist(), f"{prefix}head": A.tolist(), f"{prefix}tail": A[1:].tolist()}
     assert found(tmp_path / "x.npz") == values
     loaded = torch.load(tmp_path / "x.pt", weights_only=True)
     assert {name: x.tolist() for name, x in loaded.items()} == values
     assert len({x.untyped_storage().data_ptr() for x in loaded.values()}) == 3
-    assert "embed" in shell(capsys, "show", path)
-    shell(capsys, "convert", path, tmp_path / "y.npy", *options, "--array", f"{prefix}head")
+    assert "embed" in cli.run("show", path)
+    cli.run("convert", path, tmp_path / "y.npy", *options, "--array", f"{prefix}head")
 
 
 def test_convert__parts_of_one_memory_that_do_not_overlap_are_arrays_of_their_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli
 ) -> None:
     """Parts of one memory that do not overlap are arrays of their own."""
     whole, turns = torch.arange(6.0), torch.arange(6.0)
     parts = {"a": whole[:3], "b": whole[3:], "even": turns[::2], "odd": turns[1::2], "none": whole[:0]}
     saved(tmp_path / "a.pt", {**parts, "none too": whole[:0]})
-    shell(capsys, "convert", tmp_path / "a.pt", tmp_path / "b.npz")
+    cli.run("convert", tmp_path / "a.pt", tmp_path / "b.npz")
     expected = {"a": [0, 1, 2], "b": [3, 4, 5], "even": [0, 2, 4], "odd": [1, 3, 5], "none": []}
     assert found(tmp_path / "b.npz") == {**expected, "none too": []}
 
 
-def test_convert__tensor_alone_has_no_name_and_may_be_in_any_order(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_convert__tensor_alone_has_no_name_and_may_be_in_any_order(tmp_path: Path, cli: Cli) -> None:
     """A tensor alone has no name and may be in any order."""
     tensor = torch.arange(120.0).reshape(2, 3, 4, 5).to(memory_format=torch.channels_last)
     path = saved(tmp_path / "a.pt", tensor.requires_grad_())
     turned = saved(tmp_path / "t.pt", torch.arange(6.0).reshape(2, 3).T)
-    shell(capsys, "convert", path, tmp_path / "b.pt")
+    cli.run("convert", path, tmp_path / "b.pt")
     loaded = torch.load(tmp_path / "b.pt", weights_only=True)
     assert (loaded.stride(), loaded.tolist()) == (tensor.stride(), tensor.tolist())
-    shell(capsys, "convert", path, tmp_path / "b.npy")
+    cli.run("convert", path, tmp_path / "b.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), tensor.detach().numpy())
-    shell(capsys, "convert", path, tmp_path / "half.pt", "--cast", "float32=float16")
+    cli.run("convert", path, tmp_path / "half.pt", "--cast", "float32=float16")
     assert torch.load(tmp_path / "half.pt", weights_only=True).tolist() == tensor.tolist()
-    shell(capsys, "convert", turned, tmp_path / "t.npy")
+    cli.run("convert", turned, tmp_path / "t.npy")
     columns = np.load(tmp_path / "t.npy")
     assert (columns.tolist(), columns.flags.f_contiguous) == ([[0, 3], [1, 4], [2, 5]], True)
 
 
-def test_convert__misaligned_values_become_tensors(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_convert__misaligned_values_become_tensors(tmp_path: Path, cli: Cli) -> None:
     """Values that torch cannot map where they are in a file are copied."""
     header = b'{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}}'
     content = len(header).to_bytes(8, "little") + header + np.arange(3, dtype="f4").tobytes()
     assert (len(header) + 8) % 4 != 0
     (tmp_path / "a.safetensors").write_bytes(content)
-    shell(capsys, "convert", tmp_path / "a.safetensors", tmp_path / "b.pt")
+    cli.run("convert", tmp_path / "a.safetensors", tmp_path / "b.pt")
     assert torch.load(tmp_path / "b.pt", weights_only=True)["a"].tolist() == A.tolist()

@@ -11,12 +11,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from fresh import run
-from shell import refused, shell
+from shell import Cli
 
 import xbridge
 from xbridge.files import COMMANDS, info, main
@@ -74,11 +73,9 @@ def test_main__every_command_has_a_page_of_help_and_speaks_json(
         (["convert", "a.npy", "b.npz", "--quite=1"], "xbridge-array convert --quiet"),
     ],
 )
-def test_main__mistaken_call_is_one_line(
-    capsys: pytest.CaptureFixture[str], words: list[str], hint: str
-) -> None:
+def test_main__mistaken_call_is_one_line(cli: Cli, words: list[str], hint: str) -> None:
     """An invalid call is one line, which names the help."""
-    assert refused(capsys, *words).endswith(f"; try {hint}\n")
+    assert cli.refused(*words).endswith(f"; try {hint}\n")
 
 
 @pytest.mark.parametrize(
@@ -128,14 +125,14 @@ def test_main__pipe_that_its_reader_closes_is_not_an_error() -> None:
     ("suffix", "library", "extra"), [("safetensors",) * 2 + ("cli",), ("pt", "torch", "torch")]
 )
 def test_convert__format_whose_library_is_missing_says_what_to_type(
-    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, suffix: str, library: str, extra: str
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, suffix: str, library: str, extra: str
 ) -> None:
     """A format whose library is missing says what to type."""
     path = tmp_path / f"a.{suffix}"
     path.write_text("something")
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.delitem(sys.modules, f"xbridge.files.formats.{SUFFIXES[path.suffix]}", raising=False)
-    said = refused(capsys, "convert", path, tmp_path / "b.npz")
+    said = cli.refused("convert", path, tmp_path / "b.npz")
     assert f"cannot read or write {path}: {library} is not installed; " in said
     assert said.endswith(f"; try pip install 'xbridge-array[{extra}]'\n")
 
@@ -157,13 +154,13 @@ def test_script__is_what_the_module_and_the_distribution_run(
     assert 'xbridge-array = "xbridge.files:script"' in pyproject.read_text("utf-8")
 
 
-def test_show__cuts_a_long_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show__cuts_a_long_name(tmp_path: Path, cli: Cli) -> None:
     """A damaged name is not a screen of text, in a table or in an error."""
     np.savez(tmp_path / "a.npz", **{f"a{'x' * 50_000}z": np.ones(2)})  # type: ignore[arg-type] # any name
-    shown = shell(capsys, "show", tmp_path / "a.npz")
+    shown = cli.run("show", tmp_path / "a.npz")
     assert len(shown) < 600
     assert "xxx…xxx" in shown
-    said = refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.npy")
+    said = cli.refused("convert", tmp_path / "a.npz", tmp_path / "b.npy")
     assert len(said) < 2000
     assert "xxx…xxx" in said
 
@@ -184,9 +181,9 @@ def test_script__escapes_a_name_that_the_encoding_of_the_output_lacks(tmp_path: 
     assert (tmp_path / "b.npz").exists()
 
 
-def test_info__shows_every_backend(capsys: pytest.CaptureFixture[str]) -> None:
+def test_info__shows_every_backend(cli: Cli) -> None:
     """`info` shows every backend."""
-    told = json.loads(shell(capsys, "info", "--json"))
+    told = json.loads(cli.run("info", "--json"))
     assert told["python"] == ".".join(map(str, sys.version_info[:3]))
     found = {backend["name"]: backend for backend in told["backends"]}
     assert tuple(found) == xbridge.known_backends()
@@ -197,29 +194,27 @@ def test_info__shows_every_backend(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["numpy"]["devices"] == ["cpu"]
 
 
-def test_info__says_what_to_type_for_a_missing_backend(
-    capsys: pytest.CaptureFixture[str], own_registry: None
-) -> None:
+def test_info__says_what_to_type_for_a_missing_backend(cli: Cli, own_registry: None) -> None:
     """`info` says what to type for a missing backend."""
     xbridge.register_backend("elsewhere", "no_such_package_xb", roots=("no_such_package_xb",))
-    told = json.loads(shell(capsys, "info", "elsewhere", "--json"))["backends"]
+    told = json.loads(cli.run("info", "elsewhere", "--json"))["backends"]
     why = {"why": "no_such_package_xb is not installed", "try": "pip install elsewhere"}
     assert told == [{"name": "elsewhere", "available": False, **why}]
-    line = shell(capsys, "info", "elsewhere").splitlines()[-1]
+    line = cli.run("info", "elsewhere").splitlines()[-1]
     assert re.fullmatch("elsewhere +no_such_package_xb is not installed; try pip install elsewhere", line)
-    assert "cannot find backend 'nobody': " in refused(capsys, "info", "nobody")
+    assert "cannot find backend 'nobody': " in cli.refused("info", "nobody")
 
 
-def test_info__shows_the_switches_of_torch_and_jax(capsys: pytest.CaptureFixture[str]) -> None:
+def test_info__shows_the_switches_of_torch_and_jax(cli: Cli) -> None:
     """`info` shows the settings on which conversions depend, as JSON and as text."""
     pytest.importorskip("torch")
     jax = pytest.importorskip("jax")
-    torch, of_jax = json.loads(shell(capsys, "info", "torch", "jax", "--json"))["backends"]
+    torch, of_jax = json.loads(cli.run("info", "torch", "jax", "--json"))["backends"]
     assert torch["switches"]["default dtype"] == "float32"
     assert torch["switches"]["default device"] == "cpu"
     assert of_jax["switches"] == {"x64": False, "default device": "cpu"}
     with jax.enable_x64(True):
-        lines = shell(capsys, "info", "torch", "jax", "numpy").splitlines()
+        lines = cli.run("info", "torch", "jax", "numpy").splitlines()
     assert lines[1].split() == ["backend", "version", "devices", "switches"]
     assert "default dtype float32, default device cpu" in lines[2]
     assert "x64 True" in lines[3]

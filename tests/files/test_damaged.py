@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from shell import listing, refused, shell
+from shell import Cli, listing
 
 from xbridge.files import main
 from xbridge.files.formats import npz
@@ -69,9 +69,7 @@ VALUES = {name: x.tolist() for name, x in tensors().items()}
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.safetensors", "a.pt", "old.pt"])
-def test_convert__truncated_file_is_refused_wherever_it_ends(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_convert__truncated_file_is_refused_wherever_it_ends(tmp_path: Path, cli: Cli, name: str) -> None:
     """A file that ends early, or has more bytes at its end or in its values, is refused."""
     whole = good(tmp_path / name)
     content = whole.read_bytes()
@@ -81,12 +79,12 @@ def test_convert__truncated_file_is_refused_wherever_it_ends(
         cuts += [content + b"more", content[:-30] + content[-38:]]
     for cut in cuts:
         whole.write_bytes(cut)
-        assert f"cannot read {whole}: " in refused(capsys, "convert", whole, tmp_path / "there.npz")
+        assert f"cannot read {whole}: " in cli.refused("convert", whole, tmp_path / "there.npz")
     assert listing(tmp_path) == {name}
 
 
 def test_convert__file_that_shrinks_while_it_is_read_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that shrinks while it is read is refused."""
     source, written = good(tmp_path / "a.npy"), npz.write
@@ -96,18 +94,9 @@ def test_convert__file_that_shrinks_while_it_is_read_is_refused(
         written(*arguments)
 
     monkeypatch.setattr(npz, "write", cut_first)
-    said = refused(capsys, "convert", source, tmp_path / "b.npz")
+    said = cli.refused("convert", source, tmp_path / "b.npz")
     assert "it ends 228 bytes before the last value of " in said
     assert listing(tmp_path) == {"a.npy"}
-
-
-def flipped(path: Path, at: int, bit: int) -> Path:
-    """A copy of a file in which one bit is another."""
-    content = bytearray(path.read_bytes())
-    content[at] ^= 1 << bit
-    damaged = path.with_name(f"damaged{path.suffix}")
-    damaged.write_bytes(content)
-    return damaged
 
 
 def parts(path: Path, member: str) -> Iterator[tuple[str, int]]:
@@ -125,10 +114,13 @@ def parts(path: Path, member: str) -> Iterator[tuple[str, int]]:
     yield from ((f"{what} in the directory", entry + offset) for what, offset in offsets.items())
 
 
-def is_refused(whole: Path, at: int, bit: int, capsys: pytest.CaptureFixture[str]) -> bool:
+def is_refused(whole: Path, at: int, capsys: pytest.CaptureFixture[str]) -> bool:
     """Whether a file with a wrong bit is refused. If not, its values are right."""
-    there = whole.with_name("there.npz")
-    status = main(["convert", str(flipped(whole, at, bit)), str(there)])
+    there, content = whole.with_name("there.npz"), bytearray(whole.read_bytes())
+    content[at] ^= 1
+    damaged = whole.with_name(f"damaged{whole.suffix}")
+    damaged.write_bytes(content)
+    status = main(["convert", str(damaged), str(there)])
     said = capsys.readouterr().err
     assert (status, there.exists()) in ((0, True), (2, False)), said
     if status:
@@ -148,29 +140,25 @@ def test_convert__with_one_wrong_bit_the_values_are_right_or_the_file_is_refused
 ) -> None:
     """Wherever a bit of an archive is wrong, its values are right or it is refused."""
     whole = good(tmp_path / name)
-    refusals = {what for what, at in parts(whole, member) if is_refused(whole, at, 0, capsys)}
+    refusals = {what for what, at in parts(whole, member) if is_refused(whole, at, capsys)}
     of_directory = {"checksum in the directory", "comment in the directory"}
     assert of_directory | {"values", "rest in its header"} <= refusals
 
 
 @pytest.mark.skipif(not hasattr(torch.serialization, "set_crc32_options"), reason="always writes them")
-def test_convert__torch_file_without_checksums_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_convert__torch_file_without_checksums_is_refused(tmp_path: Path, cli: Cli) -> None:
     """A torch file without checksums is refused, as if one of them differed."""
     torch.serialization.set_crc32_options(False)
     try:
         path, there = good(tmp_path / "a.pt"), tmp_path / "b.npz"
     finally:
         torch.serialization.set_crc32_options(True)
-    assert "the checksum of its record " in refused(capsys, "convert", path, there)
+    assert "the checksum of its record " in cli.refused("convert", path, there)
     assert not there.exists()
 
 
 @pytest.mark.parametrize("how", ["compressed", "of another machine", "of torch before 1.6"])
-def test_convert__what_torch_cannot_map_it_loads(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str
-) -> None:
+def test_convert__what_torch_cannot_map_it_loads(tmp_path: Path, cli: Cli, how: str) -> None:
     """torch loads what it cannot map, and checksums are of what is in the file."""
     path, numbers = tmp_path / "a.pt", np.arange(1000)
     torch.save({"a": torch.from_numpy(numbers)}, path, _use_new_zipfile_serialization="1.6" not in how)
@@ -183,13 +171,13 @@ def test_convert__what_torch_cannot_map_it_loads(
         with zipfile.ZipFile(path, "w", kind) as archive:
             for name, content in members.items():
                 archive.writestr(name, content)
-    shell(capsys, "convert", path, tmp_path / "b.npz")
+    cli.run("convert", path, tmp_path / "b.npz")
     assert values(tmp_path / "b.npz") == {"a": numbers.tolist()}
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.pt", "old.pt", "pickle.pt"])
 def test_convert__code_of_a_pickle_does_not_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """A hostile pickle is named and not run."""
     monkeypatch.chdir(tmp_path)
@@ -202,7 +190,7 @@ def test_convert__code_of_a_pickle_does_not_run(
             said = "cannot read pickle.pt: "
     else:
         (np.save if name == "a.npy" else np.savez)(name, np.array([Evil(), None]))
-    assert said in refused(capsys, "convert", name, "b.npz")
+    assert said in cli.refused("convert", name, "b.npz")
     assert listing(tmp_path) == {name}
 
 
@@ -265,28 +253,26 @@ CONTENTS: list[tuple[str, bytes, str]] = [
 
 @pytest.mark.parametrize(("suffix", "content", "reason"), CONTENTS)
 def test_convert__content_that_cannot_be_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str, content: bytes, reason: str
+    tmp_path: Path, cli: Cli, suffix: str, content: bytes, reason: str
 ) -> None:
     """A header that cannot be is refused, in a file of its own and in an archive."""
     path = tmp_path / f"a{suffix}"
     path.write_bytes(content)
-    assert reason in refused(capsys, "convert", path, tmp_path / "b.npz")
+    assert reason in cli.refused("convert", path, tmp_path / "b.npz")
     if suffix == ".npy":
         path.write_bytes(archive([("x.npy", content)]))
         path = path.rename(tmp_path / "a.npz")
-        refused(capsys, "convert", path, tmp_path / "b.npz")
+        cli.refused("convert", path, tmp_path / "b.npz")
     assert listing(tmp_path) == {path.name}
 
 
-def test_convert__header_that_is_a_bomb_is_not_unpacked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_convert__header_that_is_a_bomb_is_not_unpacked(tmp_path: Path, cli: Cli) -> None:
     """A header that is a bomb is not unpacked."""
     path = tmp_path / "a.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as opened:
         opened.writestr("x.npy", b"\x93NUMPY\x02\x00" + struct.pack("<I", 32 << 20) + bytes(32 << 20))
     tracemalloc.start()
-    said = refused(capsys, "convert", path, tmp_path / "b.npz")
+    said = cli.refused("convert", path, tmp_path / "b.npz")
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert "its header has 33554432 bytes" in said

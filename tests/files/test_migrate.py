@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shell import refused, shell
+from shell import Cli
 
 from xbridge.files import main
 
@@ -239,7 +239,7 @@ def test_migrate__second_run_finds_nothing_more_to_replace() -> None:
     assert migrate(replaced) == ([], replaced)
 
 
-def test_command__lists_shows_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command__lists_shows_and_writes(tmp_path: Path, cli: Cli) -> None:
     """The command lists, `--diff` prints a patch, and `--write` keeps encoding and line ends."""
     module = tmp_path / "a.py"
     lines = ["# -*- coding: latin-1 -*-", "import torch", ""]
@@ -247,29 +247,27 @@ def test_command__lists_shows_and_writes(tmp_path: Path, capsys: pytest.CaptureF
     module.write_bytes("\r\n".join(lines).encode("latin-1"))
     (tmp_path / ".hidden").mkdir()
     (tmp_path / ".hidden" / "b.py").write_bytes(module.read_bytes())
-    listed = shell(capsys, "migrate", tmp_path)
+    listed = cli.run("migrate", tmp_path)
     assert f"{module}:4: torch.ones(2).cpu().numpy()  ->  xbridge.to_numpy(torch.ones(2))\n" in listed
     assert f"{module}:5: ? y.tolist()  ->  xbridge.to_list(y)\n" in listed
     assert listed.endswith("2 conversions in 1 files; --write replaces 1\n")
-    assert [entry["line"] for entry in json.loads(shell(capsys, "migrate", "--json", tmp_path))] == [4, 5]
-    patch = shell(capsys, "migrate", "--diff", module)
+    assert [entry["line"] for entry in json.loads(cli.run("migrate", "--json", tmp_path))] == [4, 5]
+    patch = cli.run("migrate", "--diff", module)
     assert "-y = torch.ones(2).cpu().numpy()" in patch
     assert "+y = xbridge.to_numpy(torch.ones(2))" in patch
-    shell(capsys, "migrate", "--write", module)
+    cli.run("migrate", "--write", module)
     lines[3] = "y = xbridge.to_numpy(torch.ones(2))  # \xe9"
     lines.insert(2, "import xbridge")
     assert module.read_bytes() == "\r\n".join(lines).encode("latin-1")
 
 
 @pytest.mark.parametrize("content", [b"def", b"\xff", None])
-def test_command__names_a_file_that_it_cannot_read(
-    content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command__names_a_file_that_it_cannot_read(content: bytes | None, tmp_path: Path, cli: Cli) -> None:
     """A file that is no Python, or is not there, is named in one line."""
     module = tmp_path / "a.py"
     if content is not None:
         module.write_bytes(content + b" x.numpy()")
-    assert str(module) in refused(capsys, "migrate", module)
+    assert str(module) in cli.refused("migrate", module)
 
 
 def test_migrate__function_of_the_same_name_does_not_call_itself() -> None:
@@ -305,8 +303,8 @@ def test_run__file_that_is_no_python_stops_no_other(
     assert [text.count("to_numpy(t)") for text in found] == [1, 0, 1]
 
 
-def test_run__refuses_a_notebook(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run__refuses_a_notebook(tmp_path: Path, cli: Cli) -> None:
     """A notebook is no Python file, and is not passed over in silence."""
     notebook = tmp_path / "n.ipynb"
     notebook.write_text('{"cells": [{"source": ["t.cpu().numpy()"]}]}')
-    assert "notebook" in refused(capsys, "migrate", notebook)
+    assert "notebook" in cli.refused("migrate", notebook)

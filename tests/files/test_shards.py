@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shell import listing, refused, shell
+from shell import Cli, listing
 
 from xbridge.files.formats import npz
 
@@ -47,42 +47,36 @@ def values(arrays: dict[str, Any]) -> dict[str, tuple[str, bytes]]:
     return {name: (str(x.dtype), x.tobytes()) for name, x in arrays.items()}
 
 
-def test_convert_shard__shards_are_read_by_their_index(
-    index: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_convert_shard__shards_are_read_by_their_index(index: Path, cli: Cli) -> None:
     """Shards are read by their index."""
     there = index.with_name("x.safetensors")
-    shell(capsys, "convert", index, there)
+    cli.run("convert", index, there)
     assert values(safetensors_numpy.load_file(there)) == values(ARRAYS)
-    assert [line.split()[0] for line in shell(capsys, "show", index).splitlines()[:-1]] == ["array", *ARRAYS]
-    assert "numpy bfloat16 (2,)" in shell(capsys, "explain", index, "--to", "numpy", "--array", "c")
+    assert [line.split()[0] for line in cli.run("show", index).splitlines()[:-1]] == ["array", *ARRAYS]
+    assert "numpy bfloat16 (2,)" in cli.run("explain", index, "--to", "numpy", "--array", "c")
     index.rename(index.with_name("nothing"))
-    shell(capsys, "convert", index.with_name("nothing"), there, "--force")
+    cli.run("convert", index.with_name("nothing"), there, "--force")
 
 
-def test_convert_shard__text_of_the_shards_and_of_the_index_is_kept(
-    index: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_convert_shard__text_of_the_shards_and_of_the_index_is_kept(index: Path, cli: Cli) -> None:
     """Text of the shards and of the index is kept."""
     write_index(index, metadata={"total_size": 44, "total_parameters": 9, "title": "t", "step": 3})
     there = index.with_name("x.safetensors")
-    shell(capsys, "convert", index, there)
+    cli.run("convert", index, there)
     with safetensors.safe_open(str(there), "numpy") as file:
         assert file.metadata() == {"title": "t", "step": "3", "format": "pt"}
     write_index(index, metadata={"format": "np"})
-    said = refused(capsys, "convert", index, there, "--force")
+    said = cli.refused("convert", index, there, "--force")
     assert "its shards differ in the metadata 'format'" in said
 
 
-def test_convert_shard__second_model_of_one_name_needs_force(
-    index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_convert_shard__second_model_of_one_name_needs_force(index: Path, tmp_path: Path, cli: Cli) -> None:
     """A file beside an index of the same name is another model, unless it was made of it."""
     np.save(tmp_path / "x.npy", np.ones(2))
     words = ("convert", tmp_path / "x.npy", tmp_path / "m.safetensors")
-    assert "would be another model of the same name; try another name, or --force" in refused(capsys, *words)
-    shell(capsys, *words, "--force")
-    shell(capsys, "convert", index, tmp_path / "m.safetensors", "--force")
+    assert "would be another model of the same name; try another name, or --force" in cli.refused(*words)
+    cli.run(*words, "--force")
+    cli.run("convert", index, tmp_path / "m.safetensors", "--force")
 
 
 @pytest.mark.parametrize(
@@ -104,12 +98,12 @@ def test_convert_shard__second_model_of_one_name_needs_force(
     ],
 )
 def test_convert_shard__index_that_its_shards_contradict_is_refused(
-    index: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], said: str
+    index: Path, cli: Cli, changes: dict[str, Any], said: str
 ) -> None:
     """An index that its shards contradict is refused."""
     before = listing(index.parent)
     write_index(index, **changes)
-    error = refused(capsys, "convert", index, index.with_name("x.safetensors"))
+    error = cli.refused("convert", index, index.with_name("x.safetensors"))
     assert error.startswith(f"xbridge-array: cannot read {index}: ")
     assert said in error
     assert listing(index.parent) == before
@@ -117,17 +111,17 @@ def test_convert_shard__index_that_its_shards_contradict_is_refused(
 
 @pytest.mark.parametrize("options", [(), ("--array", "d")])
 def test_convert_shard__shard_of_the_source_is_not_replaced_even_with_force(
-    index: Path, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    index: Path, options: tuple[str, ...], cli: Cli
 ) -> None:
     """A shard of the source is not replaced even with force."""
     before = {path.name: path.read_bytes() for path in index.parent.iterdir()}
-    said = refused(capsys, "convert", index, index.with_name("m-1.safetensors"), "--force", *options)
+    said = cli.refused("convert", index, index.with_name("m-1.safetensors"), "--force", *options)
     assert "it is the same file as " in said
     assert {path.name: path.read_bytes() for path in index.parent.iterdir()} == before
 
 
 def test_convert__refuses_a_shard_that_is_replaced_while_it_is_read(
-    index: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    index: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shard is compared like a file of its own."""
     shard, write = index.with_name(M), npz.write
@@ -139,14 +133,12 @@ def test_convert__refuses_a_shard_that_is_replaced_while_it_is_read(
         shard.write_bytes(content)
 
     monkeypatch.setattr(npz, "write", replacing_write)
-    said = refused(capsys, "convert", index, index.with_name("new.npz"), "--cast", "bfloat16=float32")
+    said = cli.refused("convert", index, index.with_name("new.npz"), "--cast", "bfloat16=float32")
     assert f"cannot read {shard}: it was replaced or written while it was read" in said
     assert not index.with_name("new.npz").exists()
 
 
-def test_convert__index_of_torch_files_and_of_dtypes_that_are_unknown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_convert__index_of_torch_files_and_of_dtypes_that_are_unknown(tmp_path: Path, cli: Cli) -> None:
     """Shards may be files of torch, and an array of an unknown dtype in one can be left out."""
     torch, file = pytest.importorskip("torch"), pytest.importorskip("safetensors.torch")
     small = torch.tensor([[1, 2]], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
@@ -154,7 +146,7 @@ def test_convert__index_of_torch_files_and_of_dtypes_that_are_unknown(
     file.save_file({"b": torch.zeros(1), "small": small}, tmp_path / "m-2.safetensors")
     files = {"a": "m-1.bin", "b": "m-2.safetensors", "small": "m-2.safetensors"}
     index = write_index(tmp_path / "m.bin.index.json", weight_map=files)
-    assert "F4" in shell(capsys, "show", index)
-    assert "--skip small" in refused(capsys, "convert", index, tmp_path / "m.npz")
-    shell(capsys, "convert", index, tmp_path / "m.npz", "--skip", "small")
+    assert "F4" in cli.run("show", index)
+    assert "--skip small" in cli.refused("convert", index, tmp_path / "m.npz")
+    cli.run("convert", index, tmp_path / "m.npz", "--skip", "small")
     assert {name: x.tolist() for name, x in np.load(tmp_path / "m.npz").items()} == {"a": [1, 1], "b": [0]}

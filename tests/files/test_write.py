@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shell import listing, refused, shell
+from shell import Cli, listing
 
 from xbridge.files.formats import npy, npz, stored
 from xbridge.files.write import replace_file
@@ -71,7 +71,7 @@ def test_convert__full_disk_leaves_the_target_as_it_was(source: Path, target: st
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_convert__interrupt_leaves_the_target_as_it_was(
-    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, target: str
+    source: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
     """An interrupt while values are read leaves the target as it was."""
     needs(target)
@@ -83,7 +83,7 @@ def test_convert__interrupt_leaves_the_target_as_it_was(
     np.savez(archive, a=np.arange(100_000.0))  # which torch's writer does not map
     monkeypatch.setattr(stored, "read_blocks", stop)
     call = ["convert", str(archive), str(source.with_name(target)), "--force", "--array", "a"]
-    assert refused(capsys, *call, status=130) == "xbridge-array: interrupted\n"
+    assert cli.refused(*call, status=130) == "xbridge-array: interrupted\n"
     archive.unlink()
     assert as_before(source.parent)
 
@@ -115,21 +115,19 @@ def test_script__signal_leaves_the_target_as_it_was(source: Path, number: signal
     assert as_before(source.parent)
 
 
-def test_convert__target_that_is_there_is_replaced_only_with_force(
-    source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_convert__target_that_is_there_is_replaced_only_with_force(source: Path, cli: Cli) -> None:
     """A target that is there is replaced only with force."""
     there = source.with_name("b.npz")
-    said = refused(capsys, "convert", source, there)
+    said = cli.refused("convert", source, there)
     assert f"cannot write {there}: it exists; try --force to replace it" in said
     assert as_before(source.parent)
-    shell(capsys, "convert", source, there, "--force")
+    cli.run("convert", source, there, "--force")
     with np.load(there) as found:
         assert found["arr_0"].tolist() == list(range(100_000))
 
 
 def test_convert__target_that_appears_meanwhile_is_kept(
-    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    source: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A target that appears meanwhile is kept."""
     there = source.with_name("new.npz")
@@ -140,37 +138,37 @@ def test_convert__target_that_appears_meanwhile_is_kept(
         there.write_text("somebody else's")
 
     monkeypatch.setattr(npz, "write", and_somebody_else_too)
-    assert "another program has written it meanwhile" in refused(capsys, "convert", source, there)
+    assert "another program has written it meanwhile" in cli.refused("convert", source, there)
     assert there.read_text() == "somebody else's"
     there.unlink()
     assert as_before(source.parent)
 
 
-def test_convert__source_is_never_the_target(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert__source_is_never_the_target(source: Path, cli: Cli) -> None:
     """The source is never the target."""
     before = source.read_bytes()
     again = source.parent / ".." / source.parent.name / source.name
     for target in (source, again):
-        said = refused(capsys, "convert", source, target, "--force")
+        said = cli.refused("convert", source, target, "--force")
         assert f"it is the same file as {source}" in said
     hard, soft = source.with_name("hard.npy"), source.with_name("soft.npy")
     hard.hardlink_to(source)
     soft.symlink_to(source)
     for target in (hard, soft):
-        refused(capsys, "convert", source, target, "--force")
-        refused(capsys, "convert", target, source, "--force")
+        cli.refused("convert", source, target, "--force")
+        cli.refused("convert", target, source, "--force")
         target.unlink()
     assert source.read_bytes() == before
     assert as_before(source.parent)
 
 
-def test_convert__link_stays_a_link_to_the_new_file(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert__link_stays_a_link_to_the_new_file(source: Path, cli: Cli) -> None:
     """A link stays a link to the new file."""
     (source.parent / "elsewhere").mkdir()
     real, link = source.parent / "elsewhere" / "real.npz", source.with_name("link.npz")
     link.symlink_to(real)
     real.write_text("before")
-    shell(capsys, "convert", source, link, "--force")
+    cli.run("convert", source, link, "--force")
     assert link.is_symlink()
     with np.load(real) as found:
         assert found["arr_0"].size == 100_000
@@ -179,14 +177,14 @@ def test_convert__link_stays_a_link_to_the_new_file(source: Path, capsys: pytest
 
 @posix
 def test_convert__new_file_has_the_usual_mode_and_a_replaced_one_keeps_its_own(
-    source: Path, capsys: pytest.CaptureFixture[str]
+    source: Path, cli: Cli
 ) -> None:
     """A new file has the usual mode and a replaced one keeps its own."""
     old = os.umask(0o027)
     try:
-        shell(capsys, "convert", source, source.with_name("new.npz"))
+        cli.run("convert", source, source.with_name("new.npz"))
         source.with_name("b.npz").chmod(0o604)
-        shell(capsys, "convert", source, source.with_name("b.npz"), "--force")
+        cli.run("convert", source, source.with_name("b.npz"), "--force")
     finally:
         os.umask(old)
     assert stat.S_IMODE(source.with_name("new.npz").stat().st_mode) == 0o640
@@ -231,7 +229,7 @@ NAMES: list[tuple[tuple[str, ...], str]] = [
 @posix
 @pytest.mark.parametrize(("words", "reason"), NAMES)
 def test_convert__name_that_is_not_a_file_is_refused(
-    source: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], reason: str
+    source: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], reason: str
 ) -> None:
     """A name that is not a file is refused."""
     monkeypatch.chdir(source.parent)
@@ -241,21 +239,21 @@ def test_convert__name_that_is_not_a_file_is_refused(
     for link, to in (("loop", "loop"), ("to-folder", "folder")):
         Path(f"{link}.npz").symlink_to(f"{to}.npz")
     before = listing(source.parent)
-    assert reason in refused(capsys, "convert", *words)
+    assert reason in cli.refused("convert", *words)
     assert listing(source.parent) == before
 
 
 def test_convert__what_was_written_is_read_back_before_it_is_the_target(
-    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    source: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was written is read back before it is the target."""
     monkeypatch.setattr(npy, "write", lambda path, _: path.write_bytes(source.read_bytes()[:80] + bytes(80)))
-    said = refused(capsys, "convert", source, source.with_name("b.npy"), "--force")
+    said = cli.refused("convert", source, source.with_name("b.npy"), "--force")
     assert "the new file cannot be read back: " in said
     content = BytesIO()
     np.save(content, np.arange(5))
     monkeypatch.setattr(npy, "write", lambda path, _: path.write_bytes(content.getvalue()))
-    said = refused(capsys, "convert", source, source.with_name("b.npy"), "--force")
+    said = cli.refused("convert", source, source.with_name("b.npy"), "--force")
     assert "the new file cannot be read back: it does not give the array back" in said
     assert as_before(source.parent)
 
@@ -265,13 +263,13 @@ def test_convert__what_was_written_is_read_back_before_it_is_the_target(
     [("a.npy", "replaced"), ("c.npz", "written"), ("c.safetensors", "removed"), ("c.pt", "replaced")],
 )
 def test_convert__refuses_a_source_that_changes_while_it_is_read(
-    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, how: str
+    source: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, name: str, how: str
 ) -> None:
     """A file with arrays of both would be the file of nobody."""
     changed, write = source.with_name(name), npz.write
     if name != "a.npy":
         pytest.importorskip({"c.pt": "torch", "c.safetensors": "safetensors"}.get(name, "numpy"))
-        shell(capsys, "convert", source, changed)
+        cli.run("convert", source, changed)
     other = source.with_name("other")
     other.write_bytes(changed.read_bytes())
     facts = changed.stat()
@@ -287,6 +285,6 @@ def test_convert__refuses_a_source_that_changes_while_it_is_read(
             os.utime(changed, ns=(0, 0))
 
     monkeypatch.setattr(npz, "write", write_and_change)
-    said = refused(capsys, "convert", changed, source.with_name("new.npz"))
+    said = cli.refused("convert", changed, source.with_name("new.npz"))
     assert f"cannot read {changed}: it was replaced or written while it was read" in said
     assert not source.with_name("new.npz").exists()

@@ -1,40 +1,50 @@
-"""The command line, called as a shell would call it, and array files to call it with."""
+"""The command line, called as a shell would call it, and arrays for its files."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 from inside import DTYPES, native_dtype
 
 from xbridge.files import main
 
-__all__ = ["bits", "every_dtype", "listing", "main", "refused", "shell"]
+__all__ = ["Cli", "bits", "cli", "every_dtype", "listing", "main"]
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
     from xbridge.protocol import HostArray
 
 
-def shell(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """What a call that succeeds prints. It complains of nothing."""
-    assert main([*map(str, words)]) == 0, capsys.readouterr().err
-    out, err = capsys.readouterr()
-    assert err == ""
-    return out
+class Cli:
+    """The command line, and what it prints."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def run(self, *words: object, status: int = 0) -> str:
+        """What a call prints that succeeds, or ends in another status. It complains of nothing."""
+        assert main([*map(str, words)]) == status, self._capsys.readouterr().err
+        out, err = self._capsys.readouterr()
+        assert err == ""
+        return out
+
+    def refused(self, *words: object, status: int = 2) -> str:
+        """What a call that fails says: one line, the exit status, and nothing for programs to misread."""
+        assert main([*map(str, words)]) == status
+        out, err = self._capsys.readouterr()
+        assert out == ""
+        assert err.count("\n") == 1
+        assert status == 130 or err.startswith("xbridge-array: cannot ")
+        return err
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: object, status: int = 2) -> str:
-    """What a call that fails says: one line, the exit status, and nothing for programs to misread."""
-    assert main([*map(str, words)]) == status
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    assert status == 130 or err.startswith("xbridge-array: cannot ")
-    return err
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """The command line, called as a shell would call it."""
+    return Cli(capsys)
 
 
 IN_NO_FILE = frozenset(
