@@ -7,6 +7,7 @@ not installed.
 from __future__ import annotations
 
 from importlib import import_module
+from textwrap import dedent
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import pytest
@@ -50,7 +51,7 @@ Ids: TypeAlias = "Callable[..., list[str]]"
 
 
 class Run(Protocol):
-    """Run pytest in a project that has only this one test file."""
+    """Run pytest in a project that has only this one test file, which imports pytest first."""
 
     def __call__(self, test: str, /, *options: str) -> pytest.RunResult: ...
 
@@ -76,7 +77,7 @@ def run(pytester: pytest.Pytester, loading: Loading, _imported: None, own_regist
     pytester.makeconftest(TOYS)
 
     def run(test: str, /, *options: str) -> pytest.RunResult:
-        pytester.makepyfile(test_it=test)
+        pytester.makepyfile(test_it=f"import pytest\n\n{dedent(test).strip()}")
         return pytester.runpytest(*loading, *WITHOUT, "-rsx", "-o", "xbridge_fixtures=true", *options)
 
     yield run

@@ -18,7 +18,10 @@ from xbridge.testing.check.arguments import arguments_of
 from xbridge.testing.check.process import Report, check
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    Checked = Callable[..., dict[str, Any]]
 
 MODULE = "planted_contracts"
 FAULTS = {
@@ -36,23 +39,26 @@ FAULTS = {
 """The function with a planted mistake -> the problem, and the properties that it needs."""
 
 
-def checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, backends: str = "numpy", seconds: float = 60.0
-) -> dict[str, Any]:
+@pytest.fixture
+def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checked:
     """What a worker writes of a function: findings, and what it did not check. It runs in this process."""
     monkeypatch.setattr(worker, "_limit_memory", lambda: None)
     path = tmp_path / "results"
-    worker.main(str(path), spec, "0", backends, str(seconds))
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    (done,) = [line["done"] for line in lines if "done" in line]
-    found = _findings.read(line["finding"] for line in lines if "finding" in line)
-    return {"findings": {(one.problem, one.needed): one for one in found}, **done}
+
+    def run_worker(spec: str, backends: str = "numpy", seconds: float = 60.0) -> dict[str, Any]:
+        worker.main(str(path), spec, "0", backends, str(seconds))
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        (done,) = [line["done"] for line in lines if "done" in line]
+        found = _findings.read(line["finding"] for line in lines if "finding" in line)
+        return {"findings": {(one.problem, one.needed): one for one in found}, **done}
+
+    return run_worker
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_worker__finds_a_planted_mistake(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker__finds_a_planted_mistake(name: str, checked: Checked) -> None:
     """A mistake is found with the property that it needs, and its program fails by itself."""
-    found = checked(tmp_path, monkeypatch, f"{MODULE}:{name}")["findings"]
+    found = checked(f"{MODULE}:{name}")["findings"]
     assert FAULTS[name] in found
     program = found[FAULTS[name]].program
     assert "xbridge" not in program
@@ -62,12 +68,10 @@ def test_worker__finds_a_planted_mistake(name: str, tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("name", ["softmax", "window"])
 @pytest.mark.parametrize("library", ["numpy", "torch"])
-def test_worker__blames_no_right_function(
-    name: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker__blames_no_right_function(name: str, library: str, checked: Checked) -> None:
     """Nothing is found in a function without a mistake."""
     pytest.importorskip(library)
-    assert checked(tmp_path, monkeypatch, f"{MODULE}:{name}", library)["findings"] == {}
+    assert checked(f"{MODULE}:{name}", library)["findings"] == {}
 
 
 @pytest.mark.parametrize(
@@ -80,15 +84,11 @@ def test_worker__blames_no_right_function(
     ],
 )
 def test_worker__finds_what_a_library_shows(
-    name: str,
-    library: str,
-    problem: tuple[str, tuple[str, ...]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, library: str, problem: tuple[str, tuple[str, ...]], checked: Checked
 ) -> None:
     """Another result than NumPy's, a layout that torch refuses, and a forgotten device are found."""
     pytest.importorskip(library)
-    assert problem in checked(tmp_path, monkeypatch, f"planted:{name}", library)["findings"]
+    assert problem in checked(f"planted:{name}", library)["findings"]
 
 
 @pytest.mark.parametrize(
@@ -100,24 +100,22 @@ def test_worker__finds_what_a_library_shows(
         ("numpy:zeros", "a required parameter is of no known type, or none is an array"),
     ],
 )
-def test_worker__says_why_a_function_is_not_checked(
-    name: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker__says_why_a_function_is_not_checked(name: str, reason: str, checked: Checked) -> None:
     """A function that cannot be checked has a reason."""
     pytest.importorskip("torch")
-    found = checked(tmp_path, monkeypatch, name, "torch" if name == "planted:half" else "numpy")
+    found = checked(name, "torch" if name == "planted:half" else "numpy")
     assert found["findings"] == {}
     assert found["skipped"] == reason
 
 
-def test_worker__names_what_it_leaves_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker__names_what_it_leaves_out(checked: Checked) -> None:
     """A library that does not take the call, and promises for which no time is left, are named."""
     pytest.importorskip("torch")
-    found = checked(tmp_path, monkeypatch, "planted:half", "numpy,torch")
+    found = checked("planted:half", "numpy,torch")
     assert found["left_out"] == {"torch": "it raises ValueError"}
-    ufunc = checked(tmp_path, monkeypatch, "numpy:hypot", "numpy,torch")
+    ufunc = checked("numpy:hypot", "numpy,torch")
     assert ufunc["left_out"] == {"torch": "it is a ufunc of NumPy"}
-    late = checked(tmp_path, monkeypatch, f"{MODULE}:softmax", seconds=0)
+    late = checked(f"{MODULE}:softmax", seconds=0)
     assert late["late"]
     assert late["findings"] == {}
 
@@ -221,20 +219,25 @@ def right(x):
 """
 
 
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> str:
-    """A module in the folder of the caller."""
-    (tmp_path / "checked.py").write_text(text, encoding="utf-8")
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Write a module into the folder of the caller, and give its name."""
     monkeypatch.chdir(tmp_path)
-    return "checked"
+
+    def write_module(text: str) -> str:
+        (tmp_path / "checked.py").write_text(text, encoding="utf-8")
+        return "checked"
+
+    return write_module
 
 
 def test_check__goes_on_after_a_function_that_ends_its_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    module: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call that ends its process, or does not return, is a finding, and the next function is checked."""
     monkeypatch.setattr(process, "_PATIENCE", 1.0)
     report, seen = Report(), list[int]()
-    spec = module(tmp_path, monkeypatch, ENDS)
+    spec = module(ENDS)
     check(spec, ["numpy"], 0.5, report, lambda now: seen.append(len(now.checked)))
     assert {one.function: one.problem for one in report.findings} == {
         "checked.ends": "ends the process",
@@ -245,21 +248,19 @@ def test_check__goes_on_after_a_function_that_ends_its_process(
     assert seen == [1, 2, 3]
 
 
-def test_check__limits_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check__limits_memory(module: Callable[[str], str]) -> None:
     """A function that wants more memory than there is gets an error, and not the machine."""
     text = "import numpy as np\ndef f(x):\n    return np.ones((1 << 44,), 'u1')[: x.size] + x\n"
     report = Report()
-    check(module(tmp_path, monkeypatch, text), ["numpy"], 1.0, report)
+    check(module(text), ["numpy"], 1.0, report)
     assert report.skipped == {"checked.f": "no arguments were found with which it works"}
 
 
 @pytest.mark.parametrize("text", ["import os; os._exit(0)", "raise SystemExit", "1 / 0"])
-def test_check__refuses_a_module_that_cannot_be_imported(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check__refuses_a_module_that_cannot_be_imported(text: str, module: Callable[[str], str]) -> None:
     """A module that ends the process, exits or raises is refused."""
     with pytest.raises(xbridge.OptionError):
-        check(module(tmp_path, monkeypatch, text), ["numpy"], 1.0, Report())
+        check(module(text), ["numpy"], 1.0, Report())
 
 
 # -- the command ---------------------------------------------------------------------------------
@@ -332,7 +333,7 @@ def test_check_command__default_backends(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "numpy_readonly" not in used
 
 
-def test_check_command__of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_command__of_a_module(module: Callable[[str], str]) -> None:
     """The whole command finds a mistake in a module of the caller's folder."""
-    spec = module(tmp_path, monkeypatch, "def f(x):\n    x *= 2\n    return x\n")
+    spec = module("def f(x):\n    x *= 2\n    return x\n")
     assert main(["check", spec, "--backends", "numpy"]) == 1

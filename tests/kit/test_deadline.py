@@ -16,7 +16,6 @@ def test_plugin__lifts_the_deadline_of_tests_with_a_backend(run: Run) -> None:
         import time
         from itertools import count
 
-        import pytest
         from hypothesis import given, settings, strategies as st
         from xbridge.testing import contract
 

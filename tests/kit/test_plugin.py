@@ -120,8 +120,6 @@ def test_fixtures__library_without_a_namespace(run: Run) -> None:
 def test_fixtures__project_overrides_backend(run: Run) -> None:
     """A fixture named backend in the project takes precedence, and nothing is parametrized."""
     test = """
-        import pytest
-
         @pytest.fixture
         def backend():
             return "redis"

@@ -33,8 +33,6 @@ PLACES = "--xbridge=numpy,toylib:cpu,toylib:chip"
 def test_mark__only_and_skip(ids: Ids, mark: str, where: str) -> None:
     """A test is not collected for the backends and devices that only= and skip= exclude."""
     test = f"""
-        import pytest
-
         @pytest.mark.xbridge({mark})
         def test_x(backend): pass
     """
@@ -44,8 +42,6 @@ def test_mark__only_and_skip(ids: Ids, mark: str, where: str) -> None:
 def test_mark__of_module_class_and_test_combine(ids: Ids) -> None:
     """The marks of a module, a class and a test all apply."""
     test = """
-        import pytest
-
         pytestmark = pytest.mark.xbridge(skip="toylib:cpu")
 
         def test_module(backend): pass
@@ -69,8 +65,6 @@ def test_mark__of_module_class_and_test_combine(ids: Ids) -> None:
 def test_mark__that_excludes_every_backend(run: Run) -> None:
     """A test that its mark excludes everywhere is skipped, with the reason."""
     test = """
-        import pytest
-
         @pytest.mark.xbridge(only="torch")
         def test_x(backend): pass
     """
@@ -95,8 +89,6 @@ def test_mark__that_excludes_every_backend(run: Run) -> None:
 def test_mark__needs(run: Run, needs: str, reasons: list[str]) -> None:
     """A backend or device that lacks what needs= names is skipped, with the reason."""
     test = f"""
-        import pytest
-
         @pytest.mark.xbridge(needs=("bool", {needs!r}))
         def test_x(backend): pass
     """
@@ -108,8 +100,6 @@ def test_mark__needs(run: Run, needs: str, reasons: list[str]) -> None:
 def test_mark__xfail(run: Run) -> None:
     """A test is expected to fail with the backends that have a reason, and with no other."""
     test = """
-        import pytest
-
         @pytest.mark.xbridge(xfail={"toylib:chip": "chips are slow"})
         def test_x(backend, device): assert device == "cpu"
     """
@@ -141,8 +131,6 @@ def test_mark__xfail(run: Run) -> None:
 def test_mark__unknown_words(run: Run, mark: str, message: str) -> None:
     """Unknown backends, devices, features and keywords in a mark are errors with a suggestion."""
     test = f"""
-        import pytest
-
         @pytest.mark.xbridge({mark})
         def test_x(backend): pass
     """
@@ -155,8 +143,6 @@ def test_mark__unknown_words(run: Run, mark: str, message: str) -> None:
 def test_mark__without_effect(run: Run, arguments: str) -> None:
     """A mark on a test that uses none of the fixtures is an error."""
     test = f"""
-        import pytest
-
         @pytest.fixture
         def own(): pass
 
@@ -173,8 +159,6 @@ def test_mark__without_effect(run: Run, arguments: str) -> None:
 def test_mark__of_module_or_class_spares_other_tests(ids: Ids) -> None:
     """A mark of a module or class is accepted if some of its tests use none of the fixtures."""
     test = """
-        import pytest
-
         pytestmark = pytest.mark.xbridge(skip="toylib")
 
         @pytest.mark.xbridge(only="numpy")
@@ -210,7 +194,6 @@ def test_promise__declared_gap_has_to_fail(run: Run, body: str, outcomes: dict[s
 DRAWING = """
     from random import Random
 
-    import pytest
     from hypothesis import find, settings
     from hypothesis.errors import NoSuchExample
     from xbridge.testing.strategies import arrays

@@ -54,7 +54,7 @@ def test_xbridge_record__prints_a_summary(run: Run) -> None:
         [
             "*= xbridge: conversions =*",
             "where * to avoid it",
-            "test_it.py:5 * 2 * 16 kB * nothing: copy=True asks for new memory",
+            "test_it.py:7 * 2 * 16 kB * nothing: copy=True asks for new memory",
             "all * 16 kB *",
         ]
     )
