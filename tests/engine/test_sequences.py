@@ -35,15 +35,6 @@ def test_asarray__long_range_is_refused_at_once(options: dict[str, Any]) -> None
     assert xbridge.asarray(range(0), **options).shape == (0,)
 
 
-@pytest.mark.filterwarnings("ignore:.*quantize:DeprecationWarning", "ignore:.*quantize:UserWarning")
-def test_asarray__refuses_quantized_tensors() -> None:
-    """Quantized tensors are not stacked by their raw integers."""
-    unlike = [torch.quantize_per_tensor(torch.ones(2), scale, 0, torch.quint8) for scale in (1.0, 0.1)]
-    with pytest.raises(xbridge.UnsupportedArrayError, match=r"stack quantized.*x\.dequantize\(\)"):
-        xbridge.asarray(unlike)
-    assert xbridge.asarray([x.dequantize() for x in unlike]).tolist() == [[1, 1], [1, 1]]
-
-
 def outcome(obj: Any, **options: Any) -> tuple[str, str]:
     """The library and the dtype of an array, or the error."""
     try:
@@ -102,22 +93,34 @@ def test_stack_many__promotes_as_a_plan_does(kinds: str, backend: str | None, dt
             assert found == described(arrays, backend=backend, dtype=dtype), (one, other)
 
 
+BESIDE: dict[str, Any] = {
+    "tensor": torch.ones(()).double(),
+    "array": np.ones(()),
+    "number": 0.5,
+    "scalar": np.float32(0.5),
+}
+
+
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
-@pytest.mark.parametrize("kinds", ["torch", "both"])
-def test_stack_many__promotes_in_the_mode_of_each_call(kinds: str, mode: Callable[[], Any]) -> None:
+@pytest.mark.parametrize("beside", BESIDE.values(), ids=BESIDE)
+def test_stack_many__promotes_in_the_mode_of_each_call(beside: Any, mode: Callable[[], Any]) -> None:
     """A list that was stacked before gives in another mode what a plan gives there, and again after it."""
-    wide: Any = np.ones(2) if kinds == "both" else torch.ones(2).double()
+    leaf = torch.tensor(2.0, requires_grad=True)
 
-    def stacked() -> object:
-        made = xbridge.asarray([torch.ones(2, requires_grad=True), wide], backend="torch")
-        return made.dtype, made.requires_grad, made.is_inference(), made.tolist()
+    def stacked() -> tuple[object, ...]:
+        made.append(x := xbridge.asarray([leaf, beside], backend="torch"))
+        return x.dtype, x.requires_grad, x.is_inference() or type(beside) is float, x.tolist()
 
+    made: list[Any] = []
     before = [stacked() for _ in range(3)]
     with mode():
         found = stacked()
         with xbridge.record():
             assert found == stacked()
     assert [stacked()] == before[-1:]
+    for x in made:
+        if x.requires_grad:
+            assert torch.autograd.grad(x.sum(), leaf)[0] == 1
 
 
 def _value(kind: str, dtype: str, random: Random) -> Any:
@@ -144,20 +147,3 @@ def test_asarray__numbers_beside_arrays_are_as_planned(backend: str | None, dtyp
             expected = described(x, backend=backend, dtype=dtype)
         for _ in range(2):
             assert described(x, backend=backend, dtype=dtype) == expected, x
-
-
-@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
-@pytest.mark.parametrize("number", [0.5, np.float32(0.5)], ids=["number", "scalar"])
-def test_asarray__numbers_beside_tensors_keep_graphs(number: Any, mode: Callable[[], Any]) -> None:
-    """A list that was stacked before has the graph in another mode that a plan gives it there."""
-    leaf = torch.tensor(2.0, requires_grad=True)
-    for _ in range(3):
-        xbridge.asarray([leaf.detach(), number], backend="torch")
-    with mode():
-        found = xbridge.asarray([leaf, number], backend="torch")
-        with xbridge.record():
-            planned = xbridge.asarray([leaf, number], backend="torch")
-    assert (found.requires_grad, found.tolist()) == (planned.requires_grad, [2.0, 0.5])
-    if found.requires_grad:
-        (grad,) = torch.autograd.grad(found.sum(), leaf)
-        assert grad == 1

@@ -35,46 +35,34 @@ def give_back(x: Any, **options: Any) -> Any:
 
 
 RESTORE = give_back(THERE)
-COPYING: dict[str, Callable[[], Any]] = {
-    "tree.to_backend": lambda: tree.to_backend({"a": [ARRAY]}, "numpy", copy=True),
-    "tree.to_numpy": lambda: tree.to_numpy([ARRAY], copy=True),
-    "tree.align": lambda: tree.align([ARRAY], copy=True),
-    "tree.map": lambda: tree.map(partial(xbridge.to_numpy, copy=True), [ARRAY]),
-    "align_back": lambda: xbridge.align_back(ARRAY, copy=True),
-    "align_back of a list": lambda: xbridge.align_back(ARRAY, [ARRAY]),
-}
-MOVING: dict[str, Callable[[], Any]] = {
-    "tree.to_backend": lambda: tree.to_backend({"a": [THERE]}, "array_api_strict", device="cpu"),
-    "tree.align": lambda: tree.align([THERE], device="cpu"),
-    "align_back": lambda: xbridge.align_back(ARRAY, THERE),
-    "restore": lambda: RESTORE(ARRAY),
-    "restore a tree": lambda: RESTORE([ARRAY]),
-    "aligned": lambda: doubled(THERE),
-}
+COPYING: list[Callable[[], Any]] = [
+    lambda: tree.to_backend({"a": [ARRAY]}, "numpy", copy=True),
+    lambda: tree.to_numpy([ARRAY], copy=True),
+    lambda: tree.align([ARRAY], copy=True),
+    lambda: tree.map(partial(xbridge.to_numpy, copy=True), [ARRAY]),
+    lambda: xbridge.align_back(ARRAY, copy=True),
+    lambda: xbridge.align_back(ARRAY, [ARRAY]),
+]
+MOVING: list[Callable[[], Any]] = [
+    lambda: tree.to_backend({"a": [THERE]}, "array_api_strict", device="cpu"),
+    lambda: tree.align([THERE], device="cpu"),
+    lambda: xbridge.align_back(ARRAY, THERE),
+    lambda: RESTORE(ARRAY),
+    lambda: RESTORE([ARRAY]),
+    lambda: doubled(THERE),
+]
 
 
-def line_of(call: Callable[[], Any]) -> tuple[str, int]:
-    return call.__code__.co_filename, call.__code__.co_firstlineno
-
-
-@pytest.mark.parametrize("call", COPYING.values(), ids=COPYING)
-def test_policy__copy_warning_points_at_the_caller(call: Callable[[], Any]) -> None:
-    """A copy is reported, as a warning and on record, at the line of the caller."""
-    with policy(copies="warn"), record() as seen, pytest.warns(xbridge.CopyWarning) as caught:
+@pytest.mark.parametrize("call", [*COPYING, *MOVING])
+def test_policy__warning_points_at_the_caller(call: Callable[[], Any]) -> None:
+    """A copy and a transfer are reported, as a warning and on record, at the line of the caller."""
+    line = call.__code__.co_filename, call.__code__.co_firstlineno
+    warning = xbridge.CopyWarning if call in COPYING else xbridge.TransferWarning
+    with policy(copies="warn", transfers="warn"), record() as seen, pytest.warns(warning) as caught:
         call()
-    assert {(one.filename, one.lineno) for one in caught} == {line_of(call)}
-    assert {(row.file, row.line) for row in seen.rows} == {line_of(call)}
-    assert sum(row.copied for row in seen.rows) == ARRAY.nbytes
-
-
-@pytest.mark.parametrize("call", MOVING.values(), ids=MOVING)
-def test_policy__transfer_warning_points_at_the_caller(call: Callable[[], Any]) -> None:
-    """A transfer is reported, as a warning and on record, at the line of the caller."""
-    with policy(transfers="warn"), record() as seen, pytest.warns(xbridge.TransferWarning) as caught:
-        call()
-    assert {(one.filename, one.lineno) for one in caught} == {line_of(call)}
-    assert {(row.file, row.line) for row in seen.rows} == {line_of(call)}
-    assert sum(row.moved for row in seen.rows) >= ARRAY.nbytes
+    assert {(one.filename, one.lineno) for one in caught} == {line}
+    assert {(row.file, row.line) for row in seen.rows} == {line}
+    assert sum(row.copied if call in COPYING else row.moved for row in seen.rows) >= ARRAY.nbytes
 
 
 def test_policy__names_the_array_that_would_move() -> None:
