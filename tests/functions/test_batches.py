@@ -134,7 +134,7 @@ def test_signature__tangents_of_a_batch_in_one_call(compiled: bool) -> None:
 
 def test_signature__keywords_in_another_order() -> None:
     """Arrays by name are in the order of the parameters, in which a signature describes them."""
-    f = aligned(backend="numpy", signature="(),(n)->(n)")(lambda a, b: a[..., None] * b)
+    f = aligned(backend="numpy", signature=" (), (n) -> (n) ")(lambda a, b: a[..., None] * b)
     right = A[:, None] * B
     same(jax.jit(lambda a, b: f(b=b, a=a))(A, B), right)
     same(jax.vmap(lambda a, b: f(b=b, a=a))(jnp.asarray(A), jnp.asarray(B)), right)

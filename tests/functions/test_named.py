@@ -180,6 +180,7 @@ def test_aligned_arrays__objects_without_arrays_are_passed_unchanged() -> None:
             {"a": 1}.keys(),
             MappingProxyType({"a": 1}),
             SimpleNamespace(a="b"),
+            type("Counting", (), {"n_fields": 0})(),  # as the classes of named tuples that are made in C
             file,
             range(2),
         ):

@@ -160,24 +160,3 @@ def test_aligned__torch_compiles_a_call_into_one_graph(function: str, mode: str)
         same(compiled(x), np.cos(value(2 * a)) + 1)
         (found,) = torch.autograd.grad(compiled(x).sum(), x)
         same(found, -np.sin(value(2 * a)) * slope(2 * a) * 2)
-
-
-@pytest.mark.parametrize("function", [function for function, caller in PAIRS if caller == "torch"])
-def test_aligned__torch_checks_the_gradients(function: str) -> None:
-    """torch checks the gradients."""
-    torch = pytest.importorskip("torch")
-    x = torch.from_numpy(X).requires_grad_()
-    f = in_library(function)
-    assert torch.autograd.gradcheck(f, (x,), check_forward_ad=True, check_batched_grad=True)
-    assert torch.autograd.gradgradcheck(f, (x,))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("function", [function for function, caller in PAIRS if caller == "jax"])
-def test_aligned__jax_checks_the_gradients(function: str) -> None:
-    """JAX checks the gradients."""
-    jax = pytest.importorskip("jax")
-    util = pytest.importorskip("jax.test_util")
-    order = 2 if function == "numpy" else 3
-    for f in (in_library(function), jax.jit(in_library(function))):
-        util.check_grads(f, (jax.numpy.asarray(X),), order=order)

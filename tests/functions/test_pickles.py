@@ -12,8 +12,6 @@ import pytest
 from crossed import aligned, same
 
 import xbridge
-from xbridge.functions.function import PLAIN, Definition, Function
-from xbridge.functions.treedef import flatten
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -103,13 +101,3 @@ def test_cloudpickle__function_that_was_called() -> None:
         same(sent(x.detach()), np.sin(np.ones(2, "f4")))
         same(torch.autograd.grad(sent(x).sum(), x)[0], np.cos(np.ones(2, "f4")))
     assert xbridge.explain(sent, x) == xbridge.explain(f, x)
-
-
-def test_pickle__call_without_options_stays_one() -> None:
-    """Its arrays are converted by a single look-up in another process, too."""
-    arrays: list[Any] = []
-    treedef = flatten(((np.ones(2),), {}), arrays, [])
-    call = Function(np.sin, "sin", "numpy", PLAIN, Definition()).rule("numpy", "numpy", treedef).call
-    other: Any = pickle.loads(pickle.dumps(call))
-    assert other._options == PLAIN
-    same(other.evaluate(other.rule(), arrays, "numpy")[0], np.sin(arrays[0]))

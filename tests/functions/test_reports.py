@@ -139,6 +139,3 @@ def test_aligned__option_that_is_given_is_kept_on_every_way() -> None:
     assert copied(leaf()).requires_grad
     with pytest.raises(xbridge.CopyError):
         aligned(backend="jax", copy=False)(lambda x: x)(leaf())
-
-
-# torch hides this warning of its own where warnings are shown, and the suite raises them.

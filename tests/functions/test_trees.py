@@ -45,17 +45,6 @@ def test_aligned__tree_of_parameters_is_differentiated() -> None:
         same(found, expected)
 
 
-class Counting:
-    """An object with attributes that classes of named tuples made in C have, too."""
-
-    n_fields = 0
-
-
-def test_aligned__attribute_named_as_one_of_a_struct_sequence_is_nothing_special() -> None:
-    """An object is no tuple because it counts its fields."""
-    same(aligned(backend="torch")(lambda x, c: x)(X, Counting()), X)
-
-
 @dataclass
 class Model:
     """A class with fields, which is a tree."""
