@@ -246,12 +246,3 @@ def test_aligned__refuses_generators_and_coroutines(fn: Any) -> None:
         xbridge.aligned(fn)
     with pytest.raises(xbridge.OptionError):
         xbridge.aligned(backend="numpy")(fn)
-
-
-@pytest.mark.parametrize(
-    "fn", [lambda x: map(abs, [x]), lambda x: (y for y in [x]), partial(filter, None)], ids=range(3)
-)
-def test_aligned__refuses_lazy_results(fn: Any) -> None:
-    """A call whose result is an iterator raises, since its arrays would come later."""
-    with pytest.raises(xbridge.OptionError, match="its results come later"):
-        xbridge.aligned(fn)(A)

@@ -349,15 +349,6 @@ def test_assert_contract__result_of_other_values_is_kept(x: Any) -> None:
     assert problem == "depends on earlier calls"
 
 
-def test_assert_contract__raises_is_no_exception() -> None:
-    """What is no exception class cannot be raised, so that it is a mistake of the test."""
-    for wrong in (int, ValueError("no"), "ValueError", (ValueError, int), BaseException):
-        with pytest.raises(xbridge.OptionError, match="; try raises=ValueError"):
-            assert_contract(np.negative, X, raises=wrong)  # type: ignore[arg-type] # the mistake
-    with pytest.raises(xbridge.OptionError, match="raises=<class 'int'>"):
-        contract(arrays("numpy"), raises=int)  # type: ignore[arg-type] # likewise
-
-
 def test_assert_contract__misspelt_promise() -> None:
     """What is nearly a promise, and no parameter of the function, is not passed on to it."""
     for f in (np.negative, lambda x: x + 1):
@@ -744,7 +735,6 @@ def test_settings__warnings() -> None:
 def test_contract__backend_and_parameters(ids: Ids, run: Run) -> None:
     """A test with strategies by backend runs with every library; the first parameters are pytest's."""
     test = """
-        import pytest
         from functools import partial
         from hypothesis import Phase, settings
         from xbridge.testing import contract

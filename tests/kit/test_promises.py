@@ -102,10 +102,3 @@ def test_assert_contract__default_device() -> None:
         torch.set_default_device(None)
     assert_contract(lambda x: x + torch.arange(3, device=x.device), x, device="kept")
     assert_contract(np.sin, X, device="kept")
-
-
-@pytest.mark.parametrize("promises", [{"nan": "kept"}, {"device": "cpu"}, {"shape": "same"}], ids=str)
-def test_assert_contract__refuses_other_words(promises: dict[str, Any]) -> None:
-    """A word that names no promise is a mistake of the test."""
-    with pytest.raises(xbridge.OptionError, match="; try "):
-        assert_contract(np.negative, X, **promises)

@@ -147,18 +147,6 @@ def toys(**changes: Any) -> DerivedSamples:
 READONLY: dict[str, Any] = {"gaps": {}, "assumes_immutable": False}
 
 
-@pytest.mark.parametrize("changes", [{}, READONLY], ids=["immutable", "readonly"])
-def test_derived_samples__any_library(changes: dict[str, Any]) -> None:
-    """The samples of any library wrap every host layout that the library accepts."""
-    kit = toys(**changes)
-    for case in kit.cases.values():
-        for array, values in laid(case):
-            assert type(array) is Toy
-            assert type(array.data) is np.ndarray
-            assert same_bits(array.data, values)
-            assert same_bits(kit.read(array), values)
-
-
 def test_derived_samples__repeating_memory_is_read_only() -> None:
     """Only a library with read-only arrays gets layouts whose elements share memory."""
     repeating = {"broadcast", "overlapping", "read-only"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from drawing import drawn
@@ -44,23 +42,6 @@ def test_arrays_together__dtypes() -> None:
         assert {x.dtype.name for pair in drawn(arrays_together("numpy", dtypes=dtype), 10) for x in pair} == {
             "float32"
         }
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"shapes": "equal"},
-        {"n": 3, "shapes": [(2,), (3,)]},
-        {"shapes": (2, 3)},
-        {"n": 0, "shapes": "broadcastable"},
-        {"dtypes": ["float32"]},
-    ],
-    ids=str,
-)
-def test_arrays_together__refuse_invalid_options(asked: dict[str, Any]) -> None:
-    """Invalid shapes, dtypes and numbers of arrays are refused with a suggestion."""
-    with pytest.raises(xbridge.OptionError, match="; try "):
-        arrays_together("numpy", **asked)
 
 
 def test_xp_dtypes__follow_the_configuration() -> None:

@@ -499,20 +499,6 @@ def test_prefetch__keeps_no_reference_to_batches() -> None:
     ahead.close()
 
 
-@pytest.mark.parametrize("loader", [3, None, object()])
-def test_prefetch__requires_an_iterable(loader: Any) -> None:
-    """Something that is not iterable is rejected immediately."""
-    with pytest.raises(xbridge.OptionError, match=r"not iterable.*\[batch\]"):
-        xbridge.prefetch(loader, "numpy")
-
-
-@pytest.mark.parametrize("depth", [0, -1, 1.5, None, "2"])
-def test_prefetch__depth_must_be_positive(depth: Any) -> None:
-    """`depth` must be a positive integer."""
-    with pytest.raises(xbridge.OptionError, match="depth=2"):
-        xbridge.prefetch([], "numpy", depth=depth)
-
-
 # -- other libraries -------------------------------------------------------------------------------
 
 

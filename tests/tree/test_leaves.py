@@ -90,13 +90,6 @@ def test_tree_to_backend__error_of_one_leaf_alone_says_which_it_is() -> None:
         tree.map(lambda _: xbridge.to_numpy(object()), {"x": A})
 
 
-def test_tree_map__object_that_is_not_a_function_is_not_mapped() -> None:
-    """An object that is not a function is not mapped."""
-    for swapped in ([A], "x", None):
-        with pytest.raises(xbridge.OptionError, match=r"map a \w+: it is not a function; try xbridge\.tree"):
-            tree.map(swapped, abs)  # type: ignore[arg-type] # the mistake
-
-
 class Unbound:
     """A proxy that stands for nothing now, as werkzeug's outside of a request."""
 
