@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from emulated.engine import use_small_buffers, watch_packs
+from emulated.engine import watch_packs
 from emulated.there import DEVICE, KIND
 from inside import get_backend
 
@@ -215,12 +215,6 @@ def test_tree__dask_arrays_are_computed_and_sent_together(packs: list[int]) -> N
     assert sorted(packs) == [1, 2]
     assert (there["a"].tolist(), there["b"][0].tolist()) == ([2] * 6, [4] * 6)
     assert {str(y.device) for y in (there["a"], *there["b"])} == {DEVICE}
-
-
-@pytest.fixture
-def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Buffers so small that a pack has few arrays in it."""
-    use_small_buffers(monkeypatch)
 
 
 BATCH = [np.full(2, float(i)) for i in range(5)] + [np.arange(3)]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from emulated.engine import SIZES, use_sizes, use_small_buffers, watch_packs
-from emulated.there import DEVICE, KIND, PACES, api, paced
+from emulated.engine import SIZES, use_sizes, watch_packs
+from emulated.there import DEVICE, KIND, api
 from torch.autograd import forward_ad
 from torch_modes import Passes
 
@@ -16,25 +16,12 @@ import xbridge
 from xbridge.backends.torch import _transfer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
+    from collections.abc import Callable
 
 
 transfers: Any = _transfer.transfers
+pytestmark = pytest.mark.usefixtures("small_buffers")
 read_sizes = _transfer.sizes.__wrapped__
-
-
-@pytest.fixture(autouse=True)
-def engine(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Buffers so small that every array is large."""
-    return use_small_buffers(monkeypatch)
-
-
-@pytest.fixture(params=PACES.values(), ids=list(PACES))
-def pace(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What is complete when the call returns is so at every pace."""
-    with paced(request.param):
-        yield
 
 
 at_every_pace = pytest.mark.usefixtures("pace")
@@ -122,16 +109,16 @@ def no_staging(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_staging")
-def test_to_device__leaves_special_tensors_to_torch(engine: ModuleType) -> None:
+def test_to_device__leaves_special_tensors_to_torch() -> None:
     """Leaves, pinned and empty tensors are moved by torch, without a buffer."""
     leaf = torch.ones(50, requires_grad=True)
     pinned = torch.ones(50).pin_memory()
     for x in (leaf, pinned, torch.ones(0)):
-        there = engine.to_device(x, xbridge.Device(DEVICE))
+        there = _transfer.to_device(x, xbridge.Device(DEVICE))
         assert there.device == torch.device(DEVICE)
         assert there.cpu().eq(1).all()
     for x in (leaf, torch.ones(0)):
-        (there,) = engine.transfers.to_device_many([x], xbridge.Device(DEVICE))
+        (there,) = transfers.to_device_many([x], xbridge.Device(DEVICE))
         assert there.requires_grad is x.requires_grad
 
 
@@ -140,14 +127,14 @@ class Marked(torch.Tensor):
 
 
 @pytest.mark.usefixtures("no_staging")
-def test_to_device__leaves_subclasses_and_modes_to_torch(engine: ModuleType) -> None:
+def test_to_device__leaves_subclasses_and_modes_to_torch() -> None:
     """Subclasses, and calls inside a transform or a mode, are moved by torch."""
     marked = torch.ones(50).as_subclass(Marked)
-    mapped = torch.func.vmap(lambda x: engine.to_device(x, xbridge.Device(DEVICE)))(torch.ones(2, 50))
+    mapped = torch.func.vmap(lambda x: _transfer.to_device(x, xbridge.Device(DEVICE)))(torch.ones(2, 50))
     with Passes():  # type: ignore[no-untyped-call] # theirs
-        watched = engine.to_device(torch.ones(50), xbridge.Device(DEVICE))
+        watched = _transfer.to_device(torch.ones(50), xbridge.Device(DEVICE))
 
-    assert type(engine.to_device(marked, xbridge.Device(DEVICE))) is Marked
+    assert type(_transfer.to_device(marked, xbridge.Device(DEVICE))) is Marked
     assert mapped.shape == (2, 50)
     assert mapped.eq(1).all().item()
     assert watched.eq(1).all().item()

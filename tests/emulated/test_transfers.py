@@ -8,22 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
-from emulated.there import DEVICE, KIND, PACES, api, paced
+from emulated.there import DEVICE, KIND, api
 from inside import get_backend
 
 import xbridge
 from xbridge import tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
-
-
-@pytest.fixture(params=PACES.values(), ids=list(PACES))
-def pace(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What is complete when the call returns is so at every pace."""
-    with paced(request.param):
-        yield
 
 
 at_every_pace = pytest.mark.usefixtures("pace")
