@@ -44,31 +44,23 @@ BUILT_IN = {
 WARNINGS = {"CastWarning", "CopyWarning", "PolicyWarning", "DetachWarning", "TransferWarning"}
 
 
-@pytest.mark.parametrize(
-    ("call", "hint"),
-    [
-        (lambda: xbridge.to_backend({"a": A}, "toylib"), "xbridge.tree.to_backend(x, 'toylib')"),
-        (
-            lambda: xbridge.to_backend(np.array([A, A[:2]], object), "toylib"),
-            "xbridge.tree.to_backend(x.tolist(), 'toylib')",
-        ),
-        (
-            lambda: xbridge.asarray([[1], [2, 3]], backend="toylib"),
-            "[asarray(row, backend='toylib') for row in x] for a list of arrays",
-        ),
-        (
-            lambda: xbridge.asarray([{"a": 1}], backend="toylib"),
-            "xbridge.tree.to_backend(x, 'toylib', scalars=True)",
-        ),
-        (lambda: xbridge.asarray([{"a": 1}]), "xbridge.tree.to_backend(x, 'numpy', scalars=True)"),
-    ],
-    ids=["dict", "objects", "rows", "list of dicts", "no target"],
-)
-def test_hint__has_the_target_of_the_call(call: Call, hint: str) -> None:
+HINTS: dict[str, str] = {
+    "to_backend({'a': A}, 'toylib')": "xbridge.tree.to_backend(x, 'toylib')",
+    "to_backend(np.array([A, A[:2]], object), 'toylib')": "xbridge.tree.to_backend(x.tolist(), 'toylib')",
+    "asarray([[1], [2, 3]], backend='toylib')": (
+        "[asarray(row, backend='toylib') for row in x] for a list of arrays"
+    ),
+    "asarray([{'a': 1}], backend='toylib')": "xbridge.tree.to_backend(x, 'toylib', scalars=True)",
+    "asarray([{'a': 1}])": "xbridge.tree.to_backend(x, 'numpy', scalars=True)",
+}
+
+
+@pytest.mark.parametrize(("call", "hint"), HINTS.items(), ids=HINTS)
+def test_hint__has_the_target_of_the_call(call: str, hint: str) -> None:
     """A hint that converts in another way converts to the target of the failed call."""
     xbridge.register_backend("toylib", make_backend())
     with pytest.raises(xbridge.XBridgeError) as caught:
-        call()
+        eval(f"xbridge.{call}")
     assert caught.value.hint == hint
 
 

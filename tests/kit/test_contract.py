@@ -782,9 +782,8 @@ def by_nan(x: Any) -> Any:
 def test_contract__sixty_examples_reach_each_kind(f: Callable[..., Any]) -> None:
     """Sixty examples hold each kind of promise, so what one kind alone finds is found with every seed."""
     numbers = arrays("numpy", dtypes="float64", shapes=(3,), elements=(1, 9), layouts="C")
-    few = settings(max_examples=60, database=None, phases=[Phase.generate])
     for number in range(5):
-        test = seed(number)(few(contract(numbers, dtype="kept", ulp=4, nan="propagates")(f)))
+        test = seed(number)(QUICK(contract(numbers, dtype="kept", ulp=4, nan="propagates")(f)))
         with pytest.raises(MismatchError):
             test()
 
