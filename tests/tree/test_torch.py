@@ -100,3 +100,18 @@ def test_tree_to_backend__size_and_a_module_are_leaves() -> None:
     given = [torch.Size([1, 2]), torch.nn.Linear(1, 1), Model(A)]
     made = tree.to_backend([A, given], "torch", scalars=True)[1]
     assert all(x is y for x, y in zip(made, given, strict=True))
+
+
+def test_tree_to_torch__error_names_a_key_that_is_a_tensor() -> None:
+    """An error below a dict names the key, also if keys compare element by element."""
+    first, second = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    given = {first: A, second: np.array(["2020"], "M8[D]")}
+    with pytest.raises(xbridge.DTypeError, match=r"^at tree\[Parameter"):
+        tree.to_torch(given)
+
+    def fail(_: object) -> None:
+        raise KeyError
+
+    with pytest.raises(KeyError) as caught:
+        tree.map(fail, {first: 1, second: A})
+    assert caught.value.__notes__[0].startswith("at tree[Parameter")

@@ -252,7 +252,9 @@ class TreeArrays(NamedTuple):
         if children is self.root:
             return "tree"
         parent, place, container, x, form, _ = next(one for one in self.opened if one[-1] is children)
-        index = [*children].index(at) if type(children) is dict else at
+        index: int = at
+        if type(children) is dict:  # whose keys may compare to arrays
+            index = next(i for i, key in enumerate(children) if key is at)
         return self.path(parent, place) + _paths(container, x, form, len(children))[index]
 
 
