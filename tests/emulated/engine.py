@@ -18,7 +18,7 @@ SIZES = _transfer.Sizes(chunk=CHUNK, buffers=2, least=1)
 def use_small_buffers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Use buffers of a few bytes until the test ends, and return the module that moves arrays."""
     use_sizes(monkeypatch, SIZES)
-    _threads.worker_stream.cache_clear()
+    _threads._worker_streams.clear()
     return _transfer
 
 

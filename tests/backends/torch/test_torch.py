@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from inside import get_backend
 import xbridge
 
 torch = pytest.importorskip("torch")
+_threads: Any = import_module("xbridge.backends.torch._threads")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,6 +79,22 @@ def test_threaded__default_dtype_of_an_outer_call_comes_back() -> None:
     finally:
         torch.set_default_dtype(before)
     assert seen == ["float64"] * 3 + ["float32"]
+
+
+def test_worker_stream__is_one_in_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that ask for a stream at the same time get the same one."""
+    place, made = torch.device("cpu"), []
+
+    def make(_: object) -> object:
+        made.append("a stream")
+        if len(made) == 1:
+            with ThreadPoolExecutor(1) as other:
+                made.append(other.submit(_threads.worker_stream, place).result())
+        return object()
+
+    monkeypatch.setattr(_threads, "_worker_streams", {})
+    monkeypatch.setattr(torch.cpu, "Stream", make)
+    assert _threads.worker_stream(place) is made[-1]
 
 
 def test_materialize__zero_tensor_stays_on_its_device() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import cache
 from threading import get_ident
 from typing import Any
 
@@ -22,6 +21,8 @@ from xbridge.backends.torch import _private
 from xbridge.backends.torch._dtypes import default_dtype, defaults_of_calls
 from xbridge.backends.torch._private import accelerators
 from xbridge.errors import DeviceError
+
+_worker_streams: dict[torch.device, Any] = {}
 
 _thread_state = threading.local()
 """Holds the inference mode of a worker thread, which ends when the object of the mode is deleted."""
@@ -39,10 +40,11 @@ def is_captured(api: Any) -> bool:
     return captured
 
 
-@cache
 def worker_stream(place: torch.device) -> Any:
-    """Return the stream on which worker threads convert to and from a device."""
-    return getattr(torch, place.type).Stream(place)
+    """Return the stream on which worker threads convert to and from a device, the same one in all threads."""
+    if place not in _worker_streams:
+        _worker_streams.setdefault(place, getattr(torch, place.type).Stream(place))
+    return _worker_streams[place]
 
 
 def threaded(fn: ArrayFn, device: Device) -> ArrayFn:
