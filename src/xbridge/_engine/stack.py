@@ -48,7 +48,7 @@ _Stack = Callable[[list[Array]], Array | None]
 T = TypeVar("T")
 
 _MOST_AXES = 64
-"""The most axes of a stack that needs no plan, less one: NumPy has no more."""
+"""The most axes of an array in NumPy. A plan refuses a stack of more."""
 
 _PARTS = {"complex64": "float32", "complex128": "float64"}
 """The dtypes of the parts of complex numbers."""
@@ -291,7 +291,7 @@ def stack_filler(kinds: frozenset[type], target: Backend, options: Options) -> F
         row = stack(items)
         if row is not None and must_be_alike and any(_dtype_of(x) != owner.dtype_of(row) for x in items):
             return None
-        if row is None or len(shape) + row.ndim > _MOST_AXES:
+        if row is None or len(shape) + row.ndim - 1 > _MOST_AXES:
             return None
         if len(shape) > 1:
             row = row.reshape((*shape, *row.shape[1:]))

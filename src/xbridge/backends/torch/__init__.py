@@ -7,7 +7,7 @@ Some tensors look ordinary and are not values in memory: they are fake, freed, t
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import cache, reduce, wraps
+from functools import cache, lru_cache, reduce, wraps
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -675,7 +675,7 @@ def _ml_dtype_of(dtype: torch.dtype) -> np.dtype[Any]:
     return native_dtype(NAME_BY_TORCH[dtype])
 
 
-@cache
+@lru_cache(64)  # there may be any number of dtypes with fields
 def _torch_dtype_of(dtype: np.dtype[Any]) -> torch.dtype | None:
     """Return torch's dtype for one of NumPy, which computes `dtype.name` in slow Python."""
     return TORCH_BY_NAME.get(dtype.name)
