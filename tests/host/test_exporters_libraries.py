@@ -393,6 +393,13 @@ def test_to_numpy__advice_for_columns_of_other_values_gives_numbers(source: str)
     assert xbridge.to_list(eval(caught.value.hint, {**vars(xbridge), "numpy": np, "x": x})) == wanted
 
 
+def test_to_numpy__level_without_a_name_is_named_by_its_place() -> None:
+    """The levels of an index that have no names are called what pandas calls them."""
+    levels = pytest.importorskip("pandas").MultiIndex.from_tuples([(1, "x")])
+    with pytest.raises(xbridge.DTypeError, match="its column 'level_1' is"):
+        xbridge.to_numpy(levels)
+
+
 @pytest.mark.parametrize(
     "source",
     [

@@ -245,8 +245,10 @@ def test_to_numpy__export_of_a_table_has_every_value_of_every_column(
 
 def test_to_numpy__what_is_counted_as_missing_is_marked_in_the_export() -> None:
     """What is counted as missing is marked in the export."""
-    for values, marks in ((np.ones(3), 0), (np.ones(3, np.int64), 0), (np.array([1, np.nan, 1]), 1)):
-        x = Exporter(__array__=lambda copy=None, values=values: values, null_count=1)
+    sources = ((np.ones(3), 0), (np.ones(3, np.int64), 0), (np.array([1, np.nan, 1]), 1))
+    for (values, marks), is_table in itertools.product(sources, (False, True)):
+        words = {"dtypes": {"a": values.dtype}} if is_table else {}
+        x = Exporter(__array__=lambda copy=None, values=values: values, null_count=1, **words)
         if marks:
             assert np.isnan(xbridge.to_numpy(x)).sum() == marks
         else:

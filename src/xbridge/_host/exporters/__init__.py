@@ -106,8 +106,9 @@ def _adapter_of(library: str) -> Adapter:
 
 
 def columns_of(x: object) -> list[Any]:
-    """Return the columns of a table, or an object that is none by itself."""
-    table = adapter_for(x).table(x)
+    """Return the columns of a table, or an object by itself that is none, or hands out no columns."""
+    adapter = adapter_for(x)
+    table = None if adapter is _GENERIC else adapter.table(x)
     return [x] if table is None else [column for _, column in table]
 
 

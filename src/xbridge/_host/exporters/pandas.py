@@ -48,7 +48,8 @@ class _PandasAdapter(Adapter):
     def table(self, x: Any) -> list[tuple[object, Any]] | None:
         """Return the columns of a data frame, or the levels of an index."""
         if isinstance(x, pd.MultiIndex):
-            return [(name, x.get_level_values(i)) for i, name in enumerate(x.names)]
+            labels = [f"level_{i}" if name is None else name for i, name in enumerate(x.names)]
+            return [(label, x.get_level_values(i)) for i, label in enumerate(labels)]
         return list(x.items()) if isinstance(x, pd.DataFrame) else None
 
     def value_dtypes(self, dtype: Any) -> list[object]:
