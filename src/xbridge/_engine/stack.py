@@ -455,7 +455,7 @@ def literal_converter(cls: type, target: Backend | None, options: Options) -> Co
             return fill(shape, items)
         if sequences.are_sequences(kinds):
             try:
-                shape, items, kinds = sequences.flatten(items)
+                shape, items, kinds = sequences.flatten_rows(items, items, kinds, *shape)
             except XBridgeError:  # the plan raises it with a hint
                 return None
         first = type(next(iter(items), None))  # it may decide

@@ -33,6 +33,8 @@ _DEEPEST = 64
 _MANY = 1 << 16
 """The most rows of nested lists that are read before it is clear that the lists do not contain themselves."""
 _ROWS, _NUMBERS = frozenset((list, tuple)), frozenset(NUMBERS)
+_ALONE = {kind: frozenset((kind,)) for kind in (*NUMBERS, list, tuple)}
+"""The set of one type, because to make it takes longer than to look it up."""
 _NAMES = {np.dtype(name): name for name in DTYPES if hasattr(np, name)}
 """The names of NumPy's own dtypes, in a table because `dtype.name` runs slow Python code."""
 
@@ -79,13 +81,16 @@ def flatten(x: Nested) -> Nest:
 
     Each row is read once, because another thread may change it meanwhile.
     """
+    return flatten_rows(x, [x], types_of([x]))
+
+
+def flatten_rows(x: Nested, items: list[Any], kinds: frozenset[type], *shape: int) -> Nest:
+    """Go on to flatten nested lists, whose items of these types were read to this shape."""
     with Chained(_part_error):
-        return _flatten(x, 0)
+        return _flatten(x, items, kinds, [*shape], 0)
 
 
-def _flatten(x: Nested, level: int) -> Nest:
-    shape: list[int] = []
-    items, kinds = [x], types_of([x])
+def _flatten(x: Nested, items: list[Any], kinds: frozenset[type], shape: list[int], level: int) -> Nest:
     while are_sequences(kinds):
         if level + len(shape) == _DEEPEST or (len(items) > _MANY and _is_endless(items[0])):
             raise _ragged_error(f"it is nested more than {_DEEPEST} deep, or contains itself")
@@ -100,12 +105,17 @@ def _flatten(x: Nested, level: int) -> Nest:
             raise _ragged_error("its rows differ in length")
         shape += lengths
         kinds = types_of(items)
+    if kinds <= _NUMBERS:
+        return Nest(tuple(shape), items, kinds)
     if any(map(is_mistaken, kinds.difference(LITERALS))):
         raise item_error(x) or _unusable_error("not all of its items are numbers")
-    if kinds <= _NUMBERS or not any(issubclass(kind, SEQUENCES) for kind in kinds):
+    if not any(issubclass(kind, SEQUENCES) for kind in kinds):
         return Nest(tuple(shape), items, kinds)
     level += len(shape)
-    leaves = [_flatten(item, level) if issubclass(type(item), SEQUENCES) else item for item in items]
+    leaves = [
+        _flatten(item, [item], types_of([item]), [], level) if issubclass(type(item), SEQUENCES) else item
+        for item in items
+    ]
     nest = Nest(tuple(shape), leaves, types_of(leaves))
     if not nest.array_types():
         raise _ragged_error("its rows differ in length")
@@ -118,7 +128,7 @@ def types_of(items: Sequence[Any]) -> frozenset[type]:
     for item in items:  # a third of the time of `set(map(type, items))`
         if type(item) is not kind:
             return frozenset(map(type, items))
-    return frozenset((kind,)) if kind else frozenset()
+    return _ALONE.get(kind) or (frozenset((kind,)) if kind else frozenset())  # type: ignore[arg-type] # None is no key
 
 
 def _is_endless(row: Nested) -> bool:
