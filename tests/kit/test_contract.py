@@ -119,6 +119,12 @@ def test_assert_contract__kept_promises(f: Callable[..., Any]) -> None:
     assert_contract(f, X, dtype="kept", aliases=False, ulp=1)
 
 
+def test_assert_contract__argument_of_a_tuple_class() -> None:
+    """A `torch.Size`, which takes integers alone, is an argument as any other."""
+    torch = pytest.importorskip("torch")
+    assert_contract(lambda x, s: x.reshape(s) + 0.0, torch.ones(2, 3), torch.Size([3, 2]), empty=False)
+
+
 def test_assert_contract__lazy_and_differentiable() -> None:
     """A computed lazy array and a cut graph are found where the library has them."""
     da, torch = pytest.importorskip("dask.array"), pytest.importorskip("torch")
@@ -596,22 +602,30 @@ class Frozen(dict[str, int]):
         raise TypeError("it is frozen")
 
 
+class Rows(dict[str, int]):
+    """A dict with a method of the name that lists have."""
+
+    def extend(self, rows: object) -> None:
+        raise TypeError("rows of other things")
+
+
 def test_reachable_state__unusual_objects() -> None:
     """Objects that raise, deep containers and those that nobody changed are left alone."""
     deep: list[Any] = []
     for _ in range(9999):
         deep = [deep]
-    proxy, frozen, kept = Proxy(), Frozen(a=1), Frozen(b=2)
+    proxy, frozen, kept, rows = Proxy(), Frozen(a=1), Frozen(b=2), Rows(c=1)
 
     def count() -> object:
         dict.__setitem__(frozen, "a", 2)
         deep.append(3)
+        rows["c"] += 1
         return proxy, frozen, kept
 
     state = ReachableState(count)
     count()
     state.restore()
-    assert (frozen, kept, len(deep)) == ({"a": 2}, {"b": 2}, 1)
+    assert (frozen, kept, rows, len(deep)) == ({"a": 2}, {"b": 2}, {"c": 1}, 1)
 
 
 def test_reachable_state__closure_and_cache() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import operator
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import array_api_compat
 import numpy as np
@@ -41,6 +42,15 @@ def failure(f: Callable[..., Any], *args: Any, **options: Any) -> MismatchError:
     return caught.value
 
 
+class Sizes(tuple[int, ...]):
+    """A tuple that takes integers alone, as `torch.Size`."""
+
+    __slots__ = ()
+
+    def __new__(cls, sizes: Any) -> Self:
+        return super().__new__(cls, map(operator.index, sizes))
+
+
 class Pair(NamedTuple):
     low: Any
     high: Any
@@ -64,6 +74,9 @@ def test_assert_matches_numpy__nested_arguments_and_results(library: str) -> Non
     assert_matches_numpy(summary, x)
     assert_matches_numpy(lambda pair, extra: pair[0] + extra["y"], (x, 1), extra={"y": x})
     assert_matches_numpy(lambda x: (part for part in (x, x)), x)
+    assert_matches_numpy(
+        lambda x, s: array_api_compat.array_namespace(x).reshape(x, s), x, Sizes((1, X.size))
+    )
 
 
 @pytest.mark.parametrize(

@@ -79,9 +79,14 @@ class Call(NamedTuple):
 
     def recipes(self) -> list[Recipe]:
         """Return the recipes of all arrays, in order."""
-        found: list[Any] = []
-        _map_leaves(found.append, (self.args, self.kwargs))
-        return [one for one in found if isinstance(one, Recipe)]
+        found: list[Recipe] = []
+
+        def note(x: Recipe) -> Recipe:
+            found.append(x)
+            return x
+
+        self.map(note)
+        return found
 
     def map(self, change: Callable[[Recipe], Any]) -> Call:
         """Return the call with other recipes, or with what a function makes of them."""

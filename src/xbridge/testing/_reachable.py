@@ -117,7 +117,8 @@ class ReachableState:
         self.is_empty = False
         if isinstance(x, dict | list | deque | bytearray | set):
             copy: Any = dict if isinstance(x, dict) else set if isinstance(x, set) else list
-            self._undo.append(partial(_refill, x, x.extend if hasattr(x, "extend") else x.update, copy(x)))
+            fill = x.update if isinstance(x, dict | set) else x.extend
+            self._undo.append(partial(_refill, x, fill, copy(x)))
             self._visit_all(x.values() if isinstance(x, dict) else x, names)
         elif isinstance(x, np.ndarray):
             if x.flags.writeable and not x.dtype.hasobject and x.nbytes <= _LARGEST_BUFFER:
