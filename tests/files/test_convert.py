@@ -116,6 +116,7 @@ def test_convert__cast_in_which_a_value_changes_is_refused_and_nothing_is_writte
     ("cast", "near"),
     [
         ("float32", "float64=float32"),
+        ("int8", "float64=int8"),
         ("=float32", "uint8=float32"),
         ("float32=f16", "float32=float16"),
         ("flaot32=float64", "float32=float64"),

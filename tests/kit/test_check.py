@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from xbridge.testing.check.process import Report, check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     Checked = Callable[..., dict[str, Any]]
 
@@ -261,6 +261,34 @@ def test_check__refuses_a_module_that_cannot_be_imported(text: str, module: Call
     """A module that ends the process, exits or raises is refused."""
     with pytest.raises(xbridge.OptionError):
         check(module(text), ["numpy"], 1.0, Report())
+
+
+@pytest.mark.parametrize(
+    ("spec", "hint"),
+    [
+        ("checked.py", "checked"),
+        ("./pkg/m.py", "pkg.m"),
+        ("src/pkg/m.py", ""),
+        ("lib/pkg/m.py", "pkg.m"),
+        ("none.py", ""),
+        ("checked.f", "checked:f"),
+        ("checked", ""),
+    ],
+)
+def test_check__hint_of_what_is_meant(
+    spec: str, hint: str, module: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file is named by the module that it is, if that can be imported; a function by its module."""
+    folder = Path(f"{module('')}.py").resolve().parent
+    for package in ("pkg", "src/pkg", "lib/pkg"):
+        (folder / package).mkdir(parents=True)
+        (folder / package / "__init__.py").touch()
+        (folder / package / "m.py").touch()
+    monkeypatch.syspath_prepend(folder / "lib")
+    monkeypatch.setattr(process, "_messages", lambda *_: [{"refused": "it is not there", "missing": ""}])
+    with pytest.raises(xbridge.OptionError) as caught:
+        check(spec, ["numpy"], 1.0, Report())
+    assert str(caught.value).endswith(f"not there{hint and f'; try {hint}'}")
 
 
 # -- the command ---------------------------------------------------------------------------------

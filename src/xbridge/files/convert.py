@@ -107,7 +107,8 @@ def _read_options(asked: Namespace) -> Allowed:
     for one in asked.cast:
         before, _, after = one.partition("=")
         if "=" not in one:
-            raise RefusedError.build(f"cast {one!r}", "it has no '='", "--cast float64=float32")
+            to = get_close_matches(one, [name for name in DTYPES if name != "float64"], 1, 0)[0]
+            raise RefusedError.build(f"cast {one!r}", "it has no '='", f"--cast float64={to}")
         is_raw = bool(RAW.fullmatch(before))
         unknown = [word for word in (before, after)[is_raw:] if word not in DTYPES]
         if unknown:

@@ -264,7 +264,7 @@ def _takes(f: Callable[..., Any], word: str) -> bool:
 
 def read_contract(promises: Contract) -> Contract:
     """Return a contract with all promises; raise if a word is none, or what `raises` names is no error."""
-    promised = cast("Contract", {**(assert_contract.__kwdefaults__ or {}), **promises})
+    promised = cast("Contract", assert_contract.__kwdefaults__) | promises
     if promised["dtype"] not in (None, "kept", "kind", *DTYPES):
         reason = "it is 'kept', 'kind' or the name of a dtype"
         raise OptionError.build(f"hold a function to dtype={promised['dtype']!r}", reason, "dtype='kept'")

@@ -87,6 +87,7 @@ def _slots(f: Callable[..., Any]) -> list[Slot] | None:
         if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
             hint = parameter.annotation
             hint = hint.__name__ if isinstance(hint, type) else str(hint)
+            hint = "" if parameter.annotation is parameter.empty else hint
             slot = _slot(parameter, documented.get(parameter.name) or hint)
             if slot is None:
                 return None
@@ -110,7 +111,7 @@ def _slot(parameter: inspect.Parameter, text: str) -> Slot | None:
         listed = outcome(lambda: ast.literal_eval(f"[{choices[0][1:-1]}]"))
         return slot._replace(value=listed.result[0]) if listed.result else None
     is_array = re.search(r"array|tensor|matrix", text, re.IGNORECASE)
-    if is_array or text in ("_empty", "Any", "typing.Any"):
+    if is_array or text in ("", "Any", "typing.Any"):
         kinds = tuple(kind for kind in _KINDS if re.search(kind, text, re.IGNORECASE)) or _KINDS
         shape = re.search(r"\((\w+(?:, *\w+)*),?\)", text) if "," in text else None
         sides = tuple(re.split(", *", shape[1])) if shape else ()

@@ -98,9 +98,7 @@ def check(  # noqa: C901 -- each kind of message from the process is one branch
                 report.missing = line["missing"]
                 if report.missing:
                     return
-                path = spec.removesuffix(".py").lstrip("./").replace("/", ".")
-                hint = path if path != spec else ":".join(spec.rsplit(".", 1))
-                raise OptionError.build(f"check {spec!r}", line["refused"], hint if hint != spec else "")
+                raise OptionError.build(f"check {spec!r}", line["refused"], _guess_meant(spec))
             if "functions" in line:
                 report.functions, report.classes = line["functions"], line["classes"]
             elif "program" in line:
@@ -118,6 +116,17 @@ def check(  # noqa: C901 -- each kind of message from the process is one branch
                 raise OptionError.build(f"check {spec!r}", f"its import {line['ended']}", "another module")
         if len(report.checked) + len(report.skipped) >= len(report.functions):
             return
+
+
+def _guess_meant(spec: str) -> str:
+    """Return the module that a path is, or the function that a dotted name is; "" if there is none."""
+    path = Path(spec).resolve()
+    if path.is_file():
+        root = next(folder for folder in path.parents if not (folder / "__init__.py").exists())
+        is_importable = root in {Path(folder).resolve() for folder in ("", *sys.path)}
+        return ".".join(path.relative_to(root).with_suffix("").parts) if is_importable else ""
+    module, dot, name = spec.rpartition(".")
+    return f"{module}:{name}" if dot and name != "py" and not {*":/"} & {*spec} else ""
 
 
 def _messages(limit: float, *words: str) -> Iterator[dict[str, Any]]:

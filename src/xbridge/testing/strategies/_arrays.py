@@ -194,14 +194,20 @@ def _draw(draw: st.DrawFn, spec: ArraySpec) -> Sample:
         if spec.quiet_nan and is_inexact(word):
             quieten(values)
     sample = make_sample(spec.backend.name, name, values, device, state)
-    note(_describe(spec.backend, sample))
+    note(_Note(spec.backend, sample))
     return sample
 
 
-def _describe(backend: Backend, sample: Sample) -> str:
-    """Return what the printed elements of an array do not show."""
-    info, layout = backend.array_info(sample.array), backend.memory_layout(sample.array)
-    flags = {"not writable": not sample.writable, "requires grad": sample.tracked}
-    words = [f"{info.dtype} {info.shape} on {info.device}", sample.layout]
-    words += [word for word, is_so in flags.items() if is_so]
-    return f"{backend.name} array: {', '.join(words)}, strides {layout.strides} bytes"
+class _Note:
+    """What the printed elements of an array do not show, read only if it is printed."""
+
+    def __init__(self, backend: Backend, sample: Sample) -> None:
+        self._facts = backend, sample
+
+    def __repr__(self) -> str:
+        backend, sample = self._facts
+        info, layout = backend.array_info(sample.array), backend.memory_layout(sample.array)
+        flags = {"not writable": not sample.writable, "requires grad": sample.tracked}
+        words = [f"{info.dtype} {info.shape} on {info.device}", sample.layout]
+        words += [word for word, is_so in flags.items() if is_so]
+        return f"{backend.name} array: {', '.join(words)}, strides {layout.strides} bytes"
