@@ -1,4 +1,4 @@
-"""Trees are converted as similar ones were before, and give what the first call gives."""
+"""The call is cached: trees are converted as similar ones were before, and give what the first call gives."""
 
 from __future__ import annotations
 
