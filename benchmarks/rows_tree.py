@@ -125,6 +125,8 @@ _SERIES_BY_HAND = "torch.from_numpy(np.stack([x.to_numpy() for x in a]))"
 _MIXED = "a = pd.DataFrame({'x': np.arange(n), 'y': np.arange(float(n))})"
 _NULLABLE = "a = pd.DataFrame({'x': [1, None] * (n // 2), 'y': [None, 0.5] * (n // 2)}).convert_dtypes()"
 _FRAME = "torch.from_numpy(a.to_numpy('f4', na_value=np.nan))"
+_GAPS = "[None, *range(n - 1)]"
+_COUNTS = "a = pd.DataFrame({'x': np.arange(n), 'y': np.arange(n)}).convert_dtypes()"
 _ARRAY = "torch.from_numpy(np.array(a))"
 _TABLE = "a = pd.DataFrame({'x': np.arange(float(n)), 'y': np.ones(n)})"
 _STACK = "torch.stack([torch.as_tensor(x) for x in a])"
@@ -177,6 +179,25 @@ ROWS_AND_SCALARS = tuple(
         (_TABLE, "xbridge.to_torch(a)", "torch.from_numpy(a.to_numpy(copy=True))", 4),
         (_MIXED, "xbridge.to_torch(a, dtype='float32')", "torch.from_numpy(a.to_numpy('f4'))", 4),
         (_NULLABLE, "xbridge.to_torch(a, dtype='float32')", _FRAME, 4),
+        (_COUNTS, "xbridge.to_torch(a, dtype='int32')", "torch.from_numpy(a.to_numpy('i4'))", 4),
+        (
+            f"a = pd.Series({_GAPS}, dtype='Float64')",
+            "xbridge.to_torch(a)",
+            "torch.from_numpy(a.to_numpy('f8', na_value=np.nan))",
+            4,
+        ),
+        (
+            f"a = pl.Series({_GAPS})",
+            "xbridge.to_torch(a, dtype='float32')",
+            "torch.from_numpy(a.cast(pl.Float32).to_numpy(writable=True))",
+            4,
+        ),
+        (
+            f"a = pa.array({_GAPS})",
+            "xbridge.to_torch(a, dtype='float32')",
+            "torch.from_numpy(np.asarray(a).astype('f4'))",
+            4,
+        ),
         ("a = [1.0, 2.0, 3.0]", "xbridge.asarray(a, backend='numpy')", _SMALL, 4),
     )
 )
@@ -188,6 +209,8 @@ def names_of_trees() -> dict[str, Any]:
     import_module("xbridge.tree")
     return {
         "pd": import_module("pandas"),
+        "pl": import_module("polars"),
+        "pa": import_module("pyarrow"),
         "pytree": import_module("torch.utils._pytree"),
         "convert_to_tensor": _converter(),
     }

@@ -103,7 +103,7 @@ def with_gaps(library: str) -> list[Any]:
     if library == "pandas":
         pandas = pytest.importorskip("pandas")
         arrow = [f"{name.lower()}[pyarrow]" for name in dtypes] if find_spec("pyarrow") else []
-        names = [*dtypes, "boolean", *arrow, *(["bool[pyarrow]"] if arrow else [])]
+        names = [*dtypes, "Float64", "boolean", *arrow, *(["bool[pyarrow]"] if arrow else [])]
         columns = [pandas.Series([1, None], dtype=name.replace("float32[", "float[")) for name in names]
         columns.append(pandas.Series([1.0, np.nan]))
         frames = [pandas.DataFrame({"x": floats, "n": column}) for column in columns]

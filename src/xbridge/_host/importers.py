@@ -21,8 +21,24 @@ from xbridge._core.literals import LITERALS, NUMBERS
 from xbridge._core.protocol import HostArray
 from xbridge._host.advice import hint_for_items, hint_for_object
 from xbridge._host.dlpack import ExportError, from_dlpack
-from xbridge._host.exporters import adapter_for, columns_of, has_attribute, name_of, names_of
-from xbridge._host.memory import Window, as_readonly, check_castable, fill, layout_of, native_dtype
+from xbridge._host.exporters import (
+    Adapter,
+    adapter_for,
+    columns_of,
+    has_attribute,
+    is_of_library,
+    name_of,
+    names_of,
+)
+from xbridge._host.memory import (
+    Window,
+    as_readonly,
+    astype,
+    check_castable,
+    fill,
+    layout_of,
+    native_dtype,
+)
 from xbridge._host.sequences import promote
 from xbridge.errors import (
     Chained,
@@ -38,6 +54,8 @@ from xbridge.errors import (
 _OTHERS = ("__array_interface__", "__cuda_array_interface__", "__array__")
 """The protocols to try if an object has no DLPack, or raises in it."""
 PROTOCOLS = ("__dlpack__", *_OTHERS)
+_Numbers = tuple[HostArray, bool]
+_UNITS = frozenset(("units", "unit"))
 _DIMENSIONLESS = ("", "1", "dimensionless", "unitless", "none")
 _OPAQUE = ("string", "resource", "variant")
 _TOP = max(sys.maxsize, 1 << 32)
@@ -58,13 +76,8 @@ def import_array(x: Any, *, must_share: bool, fetch: bool, dtype: str | None = N
     if issubclass(type(x), type):
         reason = "it is a class, and its arrays are objects of it"
         raise UnsupportedArrayError.build(f"convert the class {shown(x)}", reason)
-    if not must_share:
-        if (plain := adapter_for(x).plain(x)) is not None:
-            if dtype is not None:
-                _check_column(x, plain, dtype)
-            return as_readonly(plain)
-        if dtype is not None and (cast := _cast_as_named(x, dtype)) is not None:
-            return cast
+    if not must_share and (numbers := _read_numbers(x, dtype)) is not None:
+        return numbers
     host, shares = _read_export(x, must_share=must_share, fetch=fetch, dtype=dtype)
     if must_share and host.size:
         # An object that shares its memory exports the same address each time.
@@ -171,7 +184,7 @@ def _check_export_of(x: Any, host: HostArray, dtype: str | None) -> None:
 
 def _refuse_unit(x: Any) -> None:
     """Raise if an object has a unit, unless it is dimensionless."""
-    units = [_get_attribute(x, name) for name in ("units", "unit")]
+    units = [_get_attribute(x, name) for name in sorted(_UNITS, reverse=True)]
     named = [unit for unit in units if unit is not None and not callable(unit)]
     unit = next((unit for unit in named if not isinstance(unit, NUMBERS)), "")
     with chain_export_errors(x):
@@ -325,39 +338,62 @@ def names_in_table(x: Any) -> list[str]:
 
 def _promote_columns(x: Any) -> HostArray | None:
     """Return a table that exports objects in the dtype that has all its numbers; None if there is none."""
+    adapter = adapter_for(x)
     with chain_export_errors(x):
-        names = castable_names(x) if _announced_columns(x) else []
+        columns = _numbers_of(adapter, [column for _, column in adapter.table(x) or ()])
     try:
-        return _cast_columns(x, promote(names, [])) if names else None
+        return _cast_columns(x, columns, promote(castable_names(x), [])) if columns else None
     except (DTypeError, UnsupportedArrayError):  # no common dtype, or no cast
         return None
 
 
-def _cast_as_named(x: Any, dtype: str) -> HostArray | None:
-    """Return a table or column in a named dtype, if its columns differ in dtype or may miss values."""
-    with chain_export_errors(x):
-        if (cast := adapter_for(x).cast(x, dtype)) is not None:
-            return cast
-        names = castable_names(x)
-        missing = any(map(adapter_for(x).count_missing, columns_of(x))) if names else False
-    # NaN is exported as it is, but an integer has none.
-    is_plain = len(names) == 1 and not missing and (is_inexact(dtype) or not is_inexact(names[0]))
-    if not names or is_plain:
+def _read_numbers(x: Any, dtype: str | None) -> HostArray | None:
+    """Return the numbers of a column or table as its library's adapter reads them; None if it is exported.
+
+    An object of a class that is derived from the library's exports what its class says.
+    """
+    adapter = adapter_for(x)
+    is_own = is_of_library(x) and _UNITS.isdisjoint(getattr(x, "__dict__", ()))
+    if is_own and (numbers := adapter.numbers(x, dtype)) is not None:
+        host, is_new = numbers
+        if dtype is not None:
+            _check_column(x, host, dtype)
+            if is_new and dtype != host.dtype.name:
+                return astype(host, dtype)
+        return host if is_new else as_readonly(host)
+    if dtype is None:
         return None
-    _refuse_unit(x)
-    return _cast_columns(x, dtype)
-
-
-def _cast_columns(x: Any, dtype: str) -> HostArray:
-    """Return a table or column of numbers in a dtype, cast column by column. A missing value is NaN."""
     with chain_export_errors(x):
         columns = columns_of(x)
-        hosts = list(map(adapter_for(x).numbers, columns))
-    made = np.empty((len(hosts[0]), len(hosts)), native_dtype(dtype))
-    for i, host in enumerate(hosts):
+        parts = _numbers_of(adapter, columns)
+    if not parts or _is_plain(parts, dtype):
+        return None
+    _refuse_unit(x)
+    made = _cast_columns(x, parts, dtype)
+    return made[:, 0] if columns[0] is x else made
+
+
+def _numbers_of(adapter: Adapter, columns: list[Any]) -> list[_Numbers]:
+    """Return the numbers of each column of a table; nothing if one has others."""
+    found = [adapter.numbers(column, "float64") for column in columns]
+    numbers = [one for one in found if one is not None]
+    return numbers if len(numbers) == len(columns) else []
+
+
+def _is_plain(columns: list[_Numbers], dtype: str) -> bool:
+    """Return True if a table exports its numbers as they are, and a cast of them as a whole keeps NaN."""
+    (first, *others) = {host.dtype for host, _ in columns}
+    is_whole = not others and not any(is_new for _, is_new in columns)
+    return is_whole and (is_inexact(dtype) or not is_inexact(first.name))
+
+
+def _cast_columns(x: Any, columns: list[_Numbers], dtype: str) -> HostArray:
+    """Return a table of numbers in a dtype, cast column by column."""
+    made = np.empty((len(columns[0][0]), len(columns)), native_dtype(dtype))
+    for i, (host, _) in enumerate(columns):
         _check_column(x, host, dtype)
         fill(made[:, i], check_castable(host, made.dtype))
-    return made[:, 0] if columns[0] is x else made
+    return made
 
 
 def _check_column(x: Any, host: HostArray, dtype: str) -> None:

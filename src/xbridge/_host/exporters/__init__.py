@@ -34,12 +34,13 @@ the narrower one is the safe promise."""
 class Adapter:
     """Questions about the values of an exporter. The adapter of a library overrides what differs there."""
 
-    def plain(self, x: Any) -> Any:  # noqa: ARG002 -- for other adapters
-        """Return the values of an object that says by its type alone that it exports just them; else None."""
-        return None
+    def numbers(self, x: Any, dtype: str | None) -> tuple[HostArray, bool] | None:  # noqa: ARG002 -- for other adapters
+        """Return the numbers of a column, with NaN for what is missing; None if the export has to tell.
 
-    def cast(self, x: Any, dtype: str) -> HostArray | None:  # noqa: ARG002 -- for other adapters
-        """Return new memory with the values in a named dtype; None if only a cast by column may lose none."""
+        True beside them says that their memory is new, because some are missing. They have the dtype of the
+        column. Integers and truth values of which some are missing become floats, if a cast to a dtype
+        follows. So may the numbers of a table, whose columns are in one array then.
+        """
         return None
 
     def table(self, x: Any) -> list[tuple[object, Any]] | None:
@@ -69,10 +70,6 @@ class Adapter:
         count = getattr(column, "null_count", 0) if hasattr(type(column), "null_count") else 0
         return count if isinstance(count, int) else 0
 
-    def numbers(self, column: Any) -> HostArray:
-        """Return the numbers of a flat column in its own dtype, or with NaN for what is missing."""
-        raise NotImplementedError
-
     def cast_hint(self, x: Any, dtype: str) -> str | None:
         """Return the call that casts all values to `dtype`, if the object has one itself."""
         return f"x.astype({dtype!r})" if _has_astype(x) else None
@@ -97,6 +94,11 @@ def adapter_for(x: object) -> Adapter:
         if root in INDEX:
             return _adapter_of(root)
     return _GENERIC
+
+
+def is_of_library(x: object) -> bool:
+    """Return True if the type of an object, not only a base of it, comes from a library with an adapter."""
+    return str(type(x).__module__).partition(".")[0] in INDEX
 
 
 @cache

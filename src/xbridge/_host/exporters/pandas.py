@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 from pandas.api.extensions import ExtensionArray, ExtensionDtype
 
-from xbridge._core.dtypes import is_inexact, keeps_complex
+from xbridge._core.dtypes import DTYPES, is_inexact, keeps_complex
 from xbridge._core.protocol import HostArray
 from xbridge._host.exporters import Adapter, adapter_for, hint_for_labels, names_of
 from xbridge._host.memory import NATIVE, native_dtype
 
-_UNITS = frozenset(("unit", "units"))
+_COLUMNS = (pd.Series, pd.Index, ExtensionArray)
 _Masked: Any = pd.BooleanDtype.__base__
 """The class of dtypes with NumPy's numbers and a mask."""
 
@@ -21,29 +21,37 @@ _Masked: Any = pd.BooleanDtype.__base__
 class _PandasAdapter(Adapter):
     """pandas exports NaN, NaT or an object for a missing value. All of its objects have `astype`."""
 
-    def plain(self, x: Any) -> Any:
-        """Return the values of a series or a data frame of one of NumPy's numeric dtypes."""
-        dtypes = _dtypes_of(x)
-        if len(dtypes) != 1 or not _UNITS.isdisjoint(vars(x)):  # which the check of an export refuses
+    def numbers(self, x: Any, dtype: str | None) -> tuple[HostArray, bool] | None:
+        """Return a column, or a data frame of NumPy's dtypes, with or without masks."""
+        is_column = isinstance(x, _COLUMNS)
+        if is_column and x.dtype in NATIVE:
+            return x.to_numpy(), False
+        parts = [x] if is_column else _blocks_of(x)
+        natives = {_native_of(part.dtype) for part in parts}
+        if not parts or None in natives:
+            return self._decode(x, dtype) if is_column else None
+        if len(natives) == 1 and all(isinstance(part.dtype, np.dtype) for part in parts):
+            return x.to_numpy(), False
+        has_gaps = any(map(self.count_missing, parts))
+        target = _find_dtype(parts, dtype, has_gaps=has_gaps)
+        if target is None:
             return None
-        (dtype,) = dtypes
-        if dtype in NATIVE:
-            return x.to_numpy()
-        is_whole = type(x) is pd.Series and isinstance(dtype, _Masked) and not self.count_missing(x)
-        return x.to_numpy(dtype.numpy_dtype) if is_whole else None
-
-    def cast(self, x: Any, dtype: str) -> HostArray | None:
-        """Return a series or a data frame in a dtype of NumPy's that has NaN for what is missing."""
-        dtypes = _dtypes_of(x)
-        natives = _natives_of(dtypes)
-        drops_parts = not keeps_complex(dtype) and any(native.kind == "c" for native in natives)
-        has_nan = is_inexact(dtype) and native_dtype(dtype) in NATIVE
-        if not natives or drops_parts or not has_nan or not _UNITS.isdisjoint(vars(x)):
-            return None
-        options = {} if natives == dtypes else {"na_value": np.nan}
+        is_new, options = has_gaps or len(natives) > 1, {"na_value": np.nan} if has_gaps else {}
         with np.errstate(all="ignore"):
-            host: HostArray = x.to_numpy(native_dtype(dtype), copy=True, **options)
-        return host
+            return x.to_numpy(target, copy=is_new, **options), is_new
+
+    def _decode(self, column: Any, dtype: str | None) -> tuple[HostArray, bool] | None:
+        """Return a column that holds Arrow's values, categories or sparse values."""
+        if isinstance(column.dtype, pd.ArrowDtype):
+            values = _array_of(column).__arrow_array__()
+            return adapter_for(values).numbers(values, dtype)
+        names = [] if dtype is None else names_of(column.dtype)  # an export may have another dtype
+        if len(names) != 1 or names[0] not in DTYPES:
+            return None
+        has_gaps = self.count_missing(column) > 0
+        if not has_gaps or is_inexact(names[0]):
+            return column.to_numpy(names[0], copy=has_gaps), has_gaps
+        return np.asarray(column.astype("float64")), True
 
     def table(self, x: Any) -> list[tuple[object, Any]] | None:
         """Return the columns of a data frame, or the levels of an index."""
@@ -62,8 +70,9 @@ class _PandasAdapter(Adapter):
 
     def is_flat(self, column: Any) -> bool:
         """Return True for a series, an index or an array, unless Arrow nests its values."""
-        is_nested = isinstance(column.dtype, pd.ArrowDtype) and column.dtype.type in (list, dict)
-        return isinstance(column, (pd.Series, pd.Index, ExtensionArray)) and not is_nested
+        if not isinstance(column, _COLUMNS):
+            return False
+        return not isinstance(column.dtype, pd.ArrowDtype) or column.dtype.type not in (list, dict)
 
     def count_missing(self, column: Any) -> int:
         """Return the number of missing values, if a dtype of pandas' own may hide some in an export.
@@ -73,18 +82,11 @@ class _PandasAdapter(Adapter):
         dtype = getattr(column, "dtype", None)
         if not isinstance(dtype, ExtensionDtype):  # NaN is exported as it is
             return 0
-        values: Any = column if isinstance(column, ExtensionArray) else column.array
+        values = _array_of(column)
         if not isinstance(dtype, pd.ArrowDtype):
             return int(np.count_nonzero(values.isna()))
         values = values.__arrow_array__()
         return adapter_for(values).count_missing(values)
-
-    def numbers(self, column: Any) -> HostArray:
-        """Return a column in its dtype; as float64 if integers are missing."""
-        (name,) = names_of(column.dtype)
-        is_float = keeps_complex(name) and name != "bool"
-        has_gaps = not is_float and self.count_missing(column)
-        return np.asarray(column.astype("float64") if has_gaps else column.to_numpy(name))
 
     def numbers_hint(self, x: Any) -> str | None:
         """Return the columns of real numbers of a data frame."""
@@ -104,20 +106,39 @@ class _PandasAdapter(Adapter):
         return hint.replace("x.", "x.dropna().") if hint and x.isna().any() else hint
 
 
-def _dtypes_of(x: Any) -> set[Any]:
-    """Return the dtypes of a series or of the blocks of a data frame; nothing for any other object."""
-    if type(x) is pd.Series:
-        return {x.dtype}
-    if type(x) is not pd.DataFrame:
-        return set()
-    # `x.dtypes` makes a series of them, which takes 20 times as long.
-    return {block.dtype for block in getattr(getattr(x, "_mgr", None), "blocks", ())}
+def _blocks_of(x: Any) -> list[Any]:
+    """Return the arrays that hold the columns of a data frame; nothing for any other object."""
+    # To ask a column at a time takes 20 times as long.
+    blocks = getattr(getattr(x, "_mgr", None), "blocks", ()) if isinstance(x, pd.DataFrame) else ()
+    return [block.values for block in blocks]  # noqa: PD011 -- of a block
 
 
-def _natives_of(dtypes: set[Any]) -> set[Any]:
-    """Return NumPy's dtypes for its own and for those of masked arrays; nothing if there are others."""
-    natives = {each.numpy_dtype if isinstance(each, _Masked) else each for each in dtypes}
-    return natives if natives <= NATIVE else set()
+def _array_of(column: Any) -> Any:
+    return column if isinstance(column, ExtensionArray) else column.array
+
+
+def _native_of(dtype: Any) -> Any:
+    """Return NumPy's dtype of the numbers, if a dtype is that or adds a mask to it; else None."""
+    native = dtype.numpy_dtype if isinstance(dtype, _Masked) else dtype
+    return native if isinstance(native, np.dtype) and native in NATIVE else None
+
+
+def _find_dtype(parts: list[Any], dtype: str | None, *, has_gaps: bool) -> np.dtype[Any] | None:
+    """Return the dtype to which pandas casts arrays of numbers without losing parts or NaN; None if none."""
+    own, *others = {_native_of(part.dtype) for part in parts}
+    if not others and (not has_gaps or own.kind == "f"):
+        found: np.dtype[Any] = own
+        return found
+    if dtype is None:
+        return None
+    target = native_dtype(dtype)
+    if not others:
+        return target if is_inexact(dtype) and target in NATIVE else np.dtype(float)
+    kinds = [(_native_of(part.dtype).kind, part) for part in parts]
+    drops_parts = not keeps_complex(dtype) and any(kind == "c" for kind, _ in kinds)
+    has_nan = has_gaps or any(kind in "fc" and np.isnan(part).any() for kind, part in kinds)
+    loses_nan = has_nan and not is_inexact(dtype)
+    return None if drops_parts or loses_nan or target not in NATIVE else target
 
 
 adapter = _PandasAdapter()

@@ -10,18 +10,24 @@ from xbridge._core.protocol import HostArray
 from xbridge._host.exporters import Adapter, hint_for_labels
 
 _SIGNED, _UNSIGNED = (pl.Int8, pl.Int16, pl.Int32, pl.Int64), (pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64)
-_NUMERIC = frozenset((*_SIGNED, *_UNSIGNED, pl.Float32, pl.Float64))
-"""The dtypes that NumPy has by the same name."""
+_FLOATS = frozenset(getattr(pl, name) for name in ("Float16", "Float32", "Float64") if hasattr(pl, name))
+_NUMBERS = frozenset((pl.Boolean, *_SIGNED, *_UNSIGNED, *_FLOATS))
+"""The dtypes that NumPy has too."""
 
 
 class _PolarsAdapter(Adapter):
     """polars exports NaN or an object for a missing value."""
 
-    def plain(self, x: Any) -> Any:
-        """Return the values of a series of numbers without nulls."""
-        if type(x) is not pl.Series or x.dtype not in _NUMERIC or x.null_count():
+    def numbers(self, x: Any, dtype: str | None) -> tuple[HostArray, bool] | None:
+        """Return a series of numbers, whose nulls polars exports as NaN."""
+        if not isinstance(x, pl.Series) or (own := x.dtype) not in _NUMBERS:
             return None
-        return x.to_numpy()
+        has_nulls = x.null_count() > 0
+        if has_nulls and own not in _FLOATS:
+            if dtype is None:
+                return None
+            x = x.cast(pl.Float64)
+        return x.to_numpy(), has_nulls
 
     def table(self, x: Any) -> list[tuple[object, Any]] | None:
         """Return the columns of a data frame."""
@@ -42,11 +48,6 @@ class _PolarsAdapter(Adapter):
     def count_missing(self, column: Any) -> int:
         """Return the number of nulls in a series, also those in lists and structs."""
         return _count_nulls(column) if isinstance(column, pl.Series) else 0
-
-    def numbers(self, column: Any) -> HostArray:
-        """Return a series in its dtype; as float64 if it has nulls."""
-        host: HostArray = (column.cast(float) if column.null_count() else column).to_numpy()
-        return host
 
     def numbers_hint(self, x: Any) -> str | None:
         """Return the call that selects the numeric columns of a frame."""

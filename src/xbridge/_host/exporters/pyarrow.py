@@ -12,6 +12,12 @@ from xbridge._core.protocol import HostArray
 from xbridge._host.exporters import Adapter, hint_for_labels
 
 _TABLES = (pa.Table, pa.RecordBatch)
+_FLOATS = frozenset((pa.float16(), pa.float32(), pa.float64()))
+_SIGNED, _UNSIGNED = (
+    (pa.int8(), pa.int16(), pa.int32(), pa.int64()),
+    (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+)
+_NUMBERS = frozenset((pa.bool_(), *_SIGNED, *_UNSIGNED, *_FLOATS))
 _COLUMNS = (pa.Array, pa.ChunkedArray)
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 _NESTED = (pa.RunEndEncodedType, *_LISTS, pa.FixedShapeTensorType)
@@ -21,12 +27,20 @@ _NESTED = (pa.RunEndEncodedType, *_LISTS, pa.FixedShapeTensorType)
 class _ArrowAdapter(Adapter):
     """pyarrow counts its nulls. An encoded array may export a number in place of one."""
 
-    def plain(self, x: Any) -> Any:
-        """Return the values of an array of integers or floats without nulls."""
-        is_plain = (
-            isinstance(x, pa.Array) and _is_number(x.type) and x.type != pa.bool_() and not x.null_count
-        )
-        return np.asarray(x) if is_plain else None
+    def numbers(self, x: Any, dtype: str | None) -> tuple[HostArray, bool] | None:
+        """Return an array of numbers, whose nulls pyarrow exports as NaN, but for truth values as objects."""
+        if not isinstance(x, _COLUMNS):
+            return None
+        if isinstance(x.type, pa.DictionaryType) and dtype is not None:
+            x = x.cast(x.type.value_type)
+        if x.type not in _NUMBERS:
+            return None
+        has_nulls = x.null_count > 0
+        if has_nulls and x.type not in _FLOATS:
+            if dtype is None:
+                return None
+            x = x.cast("float64", safe=False) if x.type == pa.bool_() else x
+        return np.asarray(x), has_nulls
 
     def table(self, x: Any) -> list[tuple[object, Any]] | None:
         """Return the columns of a table."""
@@ -46,10 +60,6 @@ class _ArrowAdapter(Adapter):
         """Return the number of nulls, also those in what encodes them or is nested."""
         return _count_nulls(column) if isinstance(column, _COLUMNS) else 0
 
-    def numbers(self, column: Any) -> HostArray:
-        """Return an array in its type; as float64 if it has nulls."""
-        return np.asarray(column.cast("float64", safe=False) if _count_nulls(column) else column)
-
     def codes_hint(self, x: Any) -> str | None:
         """Return the indices of a dictionary, or the cast of times to the integers that store them."""
         if isinstance(x, pa.DictionaryArray):
@@ -63,7 +73,7 @@ class _ArrowAdapter(Adapter):
         """Return the columns of numbers of a table."""
         if not isinstance(x, _TABLES):
             return None
-        return hint_for_labels("x.select({})", [field.name for field in x.schema if _is_number(field.type)])
+        return hint_for_labels("x.select({})", [field.name for field in x.schema if field.type in _NUMBERS])
 
 
 def _count_nulls(x: Any) -> int:
@@ -82,10 +92,6 @@ def _count_nulls(x: Any) -> int:
     elif isinstance(kind, pa.StructType):
         inside = x.flatten()
     return int(x.null_count) + sum(map(_count_nulls, inside))
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return any(is_kind(kind) for is_kind in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean))
 
 
 adapter = _ArrowAdapter()
