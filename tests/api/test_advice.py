@@ -383,6 +383,7 @@ ELSEWHERE = {
         "to_backend(x, {}, device='cpu')",
         "jax.experimental.multihost_utils.process_allgather(x, tiled=True)",
     ],
+    "backends/jax/test_jax.py": ["x.astype('int8')"],
     "backends/test_defaults.py": ["to_numpy(x)"],
     "emulated/test_transfers_casts.py": ["{}=64"],
     "files/test_checkpoints.py": ["--at KEY, which takes a part of it"],

@@ -122,6 +122,19 @@ def test_to_device__keeps_64_bits_without_x64(dtype: str, monkeypatch: pytest.Mo
 # -- what must not leave, and what has no gradient -----------------------------------------------
 
 
+def test_to_numpy__integers_of_one_bit_do_not_become_bools() -> None:
+    """JAX exports int1 as bool; a conversion refuses it, with a hint that gives the integers."""
+    try:
+        x = jnp.array([0, 1, 1]).astype("int1")
+    except TypeError:
+        pytest.skip("this ml_dtypes has no int1")
+    for _ in range(2):
+        with pytest.raises(xbridge.DTypeError, match=r"int1 has no canonical name; try x.astype\('int8'\)"):
+            xbridge.to_numpy(x)
+        assert xbridge.to_numpy(jnp.array([True])).tolist() == [True]
+    assert abs(xbridge.to_numpy(x.astype("int8"))).tolist() == [0, 1, 1]
+
+
 def deleted() -> Array:
     x = jnp.ones(2)
     x.delete()

@@ -63,6 +63,8 @@ _BYTES = [word for word in _NATIVE if not DTYPES[word].is_packed]
 _SMALL = [_NATIVE[word] for word in _BYTES if DTYPES[word].kind == "float" and DTYPES[word].bits < 32]
 _BITS = {dtype: np.dtype(f"uint{8 * dtype.itemsize}") for dtype in _SMALL}
 _X32_DTYPES = frozenset(dtype for dtype, word in _NAMES.items() if word not in _WITHOUT_X64)
+_EXPORTED = frozenset(dtype for dtype, word in _NAMES.items() if word != "bool")
+"""The dtypes of which no other one is exported. A bool may be an int1."""
 _Array = _private.Array
 _Tracer = jax.core.Tracer
 _DELETED = Unsupported(UnsupportedArrayError, "its memory was deleted or donated", "")
@@ -139,7 +141,7 @@ def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
     elif jnp.issubdtype(x.dtype, jax.dtypes.extended):
         reason, hint = f"{x.dtype} is not a numeric dtype", "jax.random.key_data(x)"
     else:
-        return Unsupported(DTypeError, f"{x.dtype} has no canonical name", "")
+        return Unsupported(DTypeError, f"{x.dtype} has no canonical name", "x.astype('int8')")
     return Unsupported(UnsupportedArrayError, reason, hint)
 
 
@@ -310,7 +312,9 @@ def fast_to_numpy(x: Array, /) -> HostArray | None:
     except (RuntimeError, TypeError, ValueError):  # deleted, on several devices, or of random keys
         return None
     # Other flags mean that JAX had to copy, or that the array is in another order, which only a plan handles.
-    return host if host.flags.num in _VIEW_FLAGS and host.dtype in _NAMES else None
+    if host.flags.num not in _VIEW_FLAGS or not (host.dtype in _EXPORTED or x.dtype == bool):
+        return None
+    return host
 
 
 def fast_copy_to_numpy(x: Array, /) -> HostArray | None:
