@@ -54,6 +54,8 @@ def objects(folder: Path) -> dict[Any, list[tuple[Any, Any]]]:
     return {
         xbridge.to_numpy: [
             (lambda: A, A),
+            (lambda x: x, None),
+            (len, None),
             (dt.date(1970, 1, 3), None),
             (folder / "a.npy", A),
             (folder / "a.pt", {"a": A}),

@@ -17,7 +17,7 @@ from xbridge._core.dtypes import DTYPES
 from xbridge._core.literals import NUMBERS, SEQUENCES
 from xbridge._core.protocol import Array, ArrayInfo, Backend
 from xbridge._core.wording import option_of, text_of
-from xbridge._host.advice import aim, hint_for_object, literal_error
+from xbridge._host.advice import FUNCTIONS, aim, hint_for_object, literal_error
 from xbridge._host.dlpack import NotOnHostError
 from xbridge._host.exporters import has_attribute
 from xbridge._host.importers import PROTOCOLS, import_array, is_exporter, names_in_table
@@ -219,7 +219,8 @@ def cache_refusal(asked: str | ModuleType, x: object, error: UnsupportedArrayErr
     """Cache what is said of an object that is no array, for others of its type: programs ask in loops."""
     cls = type(x)
     said = error.action, error.reason, error.hint
-    if issubclass(cls, (*SEQUENCES, dict, str, PurePath)) or is_exporter(x) or type_of(x) not in error.action:
+    by_object = (*SEQUENCES, *FUNCTIONS, dict, str, PurePath)
+    if issubclass(cls, by_object) or is_exporter(x) or type_of(x) not in error.action:
         return  # it depends on the object itself
 
     def refuse(x: object) -> UnsupportedArrayError | None:

@@ -6,8 +6,10 @@ object there is none, and the message says only why it is refused.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from pathlib import PurePath
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,14 +24,11 @@ E = TypeVar("E", bound=XBridgeError)
 
 IN_A_TREE = "xbridge.tree.to_backend(x, 'numpy')"
 _FLOATS = "[float(i) for i in x]"
-_FUNCTIONS = ("function", "method", "builtin_function_or_method")
+FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType)
 _MANY = 1000
 """The most items that are looked at for a hint."""
 
-_BY_NAME = {
-    **dict.fromkeys(_FUNCTIONS, "x()"),
-    "DataLoader": "xbridge.prefetch(x, 'numpy')",
-}
+_BY_NAME = {"DataLoader": "xbridge.prefetch(x, 'numpy')"}
 """Hints by the name of a class, or of a base."""
 
 _READERS = {
@@ -55,7 +54,7 @@ _ITEMS = {
     "NoneType": "[float('nan') if i is None else i for i in x]",
     "NAType": "[float('nan') if i is pandas.NA else i for i in x]",
     "dict": "xbridge.tree.to_backend(x, 'numpy', scalars=True)",
-    **dict.fromkeys((*_FUNCTIONS, "date", "timedelta", "str", "bytes"), ""),
+    **dict.fromkeys((*(cls.__name__ for cls in FUNCTIONS), "date", "timedelta", "str", "bytes"), ""),
     **dict.fromkeys(("set", "frozenset", "dict_values", "generator", "map"), ""),
 }
 """Hints for a list, by the name of the class of an item that is not a number. Text may spell numbers."""
@@ -84,7 +83,18 @@ def hint_for_object(x: object) -> str:
         return _BY_ATTRIBUTE["__float__"]
     if issubclass(cls, (str, PurePath)):
         return _READERS.get(PurePath(x).suffix.lower(), "")  # type: ignore[arg-type] # it is one
+    if issubclass(cls, FUNCTIONS):
+        return "x()" if _needs_nothing(x) else ""
     return _hint_for_class(cls, _BY_NAME) or _hint_for_methods(cls)
+
+
+def _needs_nothing(function: Any) -> bool:
+    """Return True if a function says that it can be called without arguments."""
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError):  # it needs some, or is in C and does not say
+        return False
+    return True
 
 
 def _hint_for_methods(cls: type) -> str:
