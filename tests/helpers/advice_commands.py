@@ -31,6 +31,7 @@ COMMANDS = (
     "convert two.npz m.safetensors",
     "convert two.npz o.npy",
     "convert two.npz o.pt --at a",
+    "convert n.npy o.npz --at a",
     "convert two.npz o.pt --skip c",
     "convert text.safetensors o.npz",
     "convert deep.pt o.npz",

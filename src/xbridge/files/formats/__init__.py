@@ -105,7 +105,7 @@ class Content(NamedTuple):
 
     def skip(self, names: Sequence[str]) -> Self:
         """Leave out the arrays and other values of some names."""
-        every = [*self._names(), *dict(self.others).keys() - {x.name for x in self.refused}]
+        every = [*self.names(), *dict(self.others).keys() - {x.name for x in self.refused}]
         for name in names:
             if name not in every:
                 raise self._unknown_name("--skip", name)
@@ -117,11 +117,12 @@ class Content(NamedTuple):
             refused=[x for x in self.refused if name_of_array(x) not in names],
         )
 
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
+        """Return the names of all arrays, also of the refused ones."""
         return [*map(name_of_array, self.arrays), *map(name_of_array, self.refused)]
 
     def _unknown_name(self, option: str, name: str) -> RefusedError:
-        names = self._names()
+        names = self.names()
         near = get_close_matches(name, names, 1, 0)
         hint = f"{option} {shlex.quote(near[0])}" if near else ""
         return RefusedError.build(f"find the array {name!r}", f"the file has {format_list(names)}", hint)
@@ -214,8 +215,9 @@ def read_file(path: Path, how: Reading) -> Content:
     """Open a file in the format of its content."""
     form = _format_in(path)
     if how.at and not form.nested:
-        reason, hint = "only .pt files have dicts in dicts", f"--array {shlex.quote(how.at[0])}"
-        raise RefusedError.build(f"find {how.at[0]!r} in {path}", reason, hint)
+        near = get_close_matches(how.at[0], form.read(path, how._replace(at=())).names(), 1, 0)
+        hint = f"--array {shlex.quote(near[0])}" if near else ""
+        raise RefusedError.build(f"find {how.at[0]!r} in {path}", "only .pt files have dicts in dicts", hint)
     return form.read(path, how).skip(how.skip)
 
 
