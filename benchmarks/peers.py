@@ -3,8 +3,9 @@
 A line is right if its result has the library, dtype and values that were asked for, and if no write passes
 between it and memory that must not change. The right ones are timed in turns:
 
-    python benchmarks/peers.py            # writes peers.md, in some minutes
-    python benchmarks/peers.py --quick    # only tries whether everything runs
+    make .venv/bench.stamp                        # installs what it stands beside
+    .venv/bin/python benchmarks/peers.py          # writes peers.md, in some minutes
+    .venv/bin/python benchmarks/peers.py --quick  # only tries whether everything runs
 """
 
 import argparse
@@ -334,7 +335,8 @@ CASES = (
 PAGE = """\
 # Beside other lines and libraries
 
-{right} The page is made by `{command}`; this one was made on {date}.
+{right} `make .venv/bench.stamp` installs what they stand beside, and `{command}` makes the page; this one was
+made on {date}.
 
 **What is right.** A line is right if its result has the library, dtype and values that were asked for, and if
 it cannot be written where its source must not change: a JAX array, a read-only array, a tensor that requires
@@ -511,7 +513,7 @@ def page(compared: list[Compared]) -> str:
     within = sum(one.figure.value <= 1.5 for one in timed if one.figure)
     return PAGE.format(
         right=RIGHT.format(all=len(compared), within=within, timed=len(timed)),
-        command="python benchmarks/peers.py",
+        command=".venv/bin/python benchmarks/peers.py",
         date=report.dated(),
         block=BLOCK * 1000,
         costs=report.grid([["conversion", "items", "takes", "beside", "multiple"], *map(cost, timed)]),
