@@ -35,6 +35,21 @@ def test_aligned_arrays__lists_and_numbers_become_arrays_of_the_names_alone() ->
     assert f(y=X, x=range(3), names=[1]) == "Tensor torch.int64, list, Tensor torch.float64, int"
 
 
+def test_aligned__list_that_is_used_as_an_array_is_named_with_the_way_out() -> None:
+    """If the function takes a list or a number for an array, a note names the argument, and what to give."""
+    for x, kind in ([1.0, 2.0], "list"), (3.0, "float"):
+        with pytest.raises(AttributeError) as caught:
+            aligned(backend="numpy")(lambda y, x: x.sum())(X, x)
+        (note,) = caught.value.__notes__
+        assert note.startswith("argument 'x' of ")
+        assert f"is a {kind}, which stays one; try aligned(..., arrays='x')" in note
+        assert aligned(backend="numpy", arrays="x")(lambda y, x: x.sum())(X, x) == 3
+    other: Any = [1.0]
+    with pytest.raises(AttributeError) as caught:
+        aligned(backend="numpy")(lambda x: other.sum())([1.0])
+    assert not hasattr(caught.value, "__notes__")
+
+
 def test_aligned_arrays__each_kind_of_parameter_can_be_named() -> None:
     """Each kind of parameter can be named."""
 

@@ -324,6 +324,7 @@ def test_aligned__missing_dtype_names_both_ways_out() -> None:
             text = refused(DTypeError, lambda: aligned(backend="jax")(lambda x: x)(x))
             assert "jax_enable_x64" in text
             assert "dtype='default'" in text
+            assert text.startswith("DTypeError: at argument 0 of ")
         x = leaf()
         y = aligned(backend="jax", dtype="default")(lambda x: x * x)(x)
         (slope,) = torch.autograd.grad(y.sum(), x)
@@ -334,6 +335,14 @@ def test_aligned__missing_dtype_names_both_ways_out() -> None:
     assert xbridge.dtype_of(aligned(backend="jax", dtype="float32")(lambda x: x)(leaf())) == "float32"
     with jax.enable_x64(False), pytest.raises(xbridge.ValueLossError):
         aligned(backend="jax", dtype="default")(lambda a, i: a)(leaf(), torch.tensor([2**40]))
+
+
+def test_aligned__missing_dtype_in_a_trace_names_the_way_out() -> None:
+    """A trace for a dtype that torch lacks is refused, and `dtype="nearest"` takes the array."""
+    x = jax.numpy.ones(2, "float8_e3m4")
+    text = refused(DTypeError, lambda: jax.jit(aligned(backend="torch")(lambda x: x))(x))
+    assert "torch has no float8_e3m4; try aligned(..., dtype='nearest')" in text
+    assert jax.jit(aligned(backend="torch", dtype="nearest")(lambda x: x))(x).tolist() == [1, 1]
 
 
 def test_hint__of_a_callback_is_followed_before_jax_computes() -> None:

@@ -20,7 +20,7 @@ LIMITS = {
     "_transfer": 680,
     "backends": 3_565,
     "files": 2_680,
-    "functions": 4_610,
+    "functions": 4_630,
     "testing": 10_400,
     "tree": 1_310,
 }

@@ -40,6 +40,7 @@ from xbridge.functions.treedef import (
     ARRAY,
     NUMBERS,
     are_arrays,
+    argument_paths,
     children_of,
     flatten,
     traceable,
@@ -233,7 +234,13 @@ class Call:
         The function cannot write to `xs` through its arguments. No result shares memory with them, or with
         an array that the function of NumPy keeps.
         """
-        given = convert_inputs(xs, get_backend(self.library), self._options)
+        try:
+            given = convert_inputs(xs, get_backend(self.library), self._options)
+        except XBridgeError as error:
+            paths = argument_paths(self.treedef)
+            if error.index is None or len(paths) != len(xs):  # a derivative has more inputs
+                raise
+            raise error.at(f"{paths[error.index]} of {self.name}") from error
         plain = call_cache.direct[target] if device is None or device == CPU else {}
         narrows = self.narrowing is not None and rule.narrows
         made = []

@@ -8,6 +8,8 @@ array library embeds it in its graphs and transforms.
 
 from __future__ import annotations
 
+import inspect
+from contextlib import suppress
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -43,6 +45,7 @@ from xbridge.functions.rules import latest, mask_inexact, sharded_call_error
 from xbridge.functions.treedef import (
     ARRAY,
     LEAVES,
+    LITERALS,
     argument_paths,
     argument_treedefs,
     flatten,
@@ -77,12 +80,30 @@ def wrap_function(function: Function) -> Callable[..., Any]:
         except XBridgeError as error:
             entry_points.shorten(error)
             raise
+        except AttributeError as error:
+            if note := _note_on_literal(function, args, kwargs, error):
+                error.add_note(note)
+            raise
 
     vars(call)["__xbridge__"] = function
     function.explain = partial(explain, function)
     if not hasattr(fn, "__qualname__"):  # a callable object
         call.__qualname__, call.__name__ = function.name, function.name.rpartition(".")[2]
     return call
+
+
+def _note_on_literal(
+    function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], error: AttributeError
+) -> str:
+    """Return what to do if a function takes a number or a list, which stays one, for an array; else ""."""
+    if type(error.obj) not in LITERALS:
+        return ""
+    with suppress(TypeError, ValueError):  # a function in C may have no signature
+        for name, x in inspect.signature(function.fn).bind(*args, **kwargs).arguments.items():
+            if x is error.obj:
+                reason = f"argument {name!r} of {function.name} is a {type(x).__name__}, which stays one"
+                return f"{reason}; try aligned(..., arrays={name!r})"
+    return ""
 
 
 @tracing.none_in_traces

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from xbridge.errors import FOREIGN_ERRORS, GradientError, OptionError, XBridgeError
-from xbridge.extend import CPU
+from xbridge.extend import CPU, get_backend
 from xbridge.functions.numpy import describe_declared
 from xbridge.functions.rules import (
     NO_VALUE,
@@ -286,6 +286,10 @@ class ValueRule(TorchRule):
 
     def _make_inputs(self, make: Callable[..., torch.Tensor], specs: tuple[Spec, ...]) -> Tensors:
         device = self.call.device or CPU
+        for spec in specs:
+            if lacks := get_backend("torch").unsupported_dtype(spec.dtype, CPU):
+                hint = "aligned(..., dtype='nearest')"
+                raise lacks.error.build(f"trace {self.name} for {spec.dtype}", lacks.reason, hint)
         return [make(spec.shape, dtype=getattr(torch, spec.dtype), device=device) for spec in specs]
 
 
