@@ -340,7 +340,7 @@ def _promote_columns(x: Any) -> HostArray | None:
     """Return a table that exports objects in the dtype that has all its numbers; None if there is none."""
     adapter = adapter_for(x)
     with chain_export_errors(x):
-        columns = _numbers_of(adapter, [column for _, column in adapter.table(x) or ()])
+        columns = _numbers_of(adapter, [column for _, column in adapter.table(x) or ()], "float64")
     try:
         return _cast_columns(x, columns, promote(castable_names(x), [])) if columns else None
     except (DTypeError, UnsupportedArrayError):  # no common dtype, or no cast
@@ -365,7 +365,7 @@ def _read_numbers(x: Any, dtype: str | None) -> HostArray | None:
         return None
     with chain_export_errors(x):
         columns = columns_of(x)
-        parts = _numbers_of(adapter, columns)
+        parts = _numbers_of(adapter, columns, dtype)
     if not parts or _is_plain(parts, dtype):
         return None
     _refuse_unit(x)
@@ -373,9 +373,9 @@ def _read_numbers(x: Any, dtype: str | None) -> HostArray | None:
     return made[:, 0] if columns[0] is x else made
 
 
-def _numbers_of(adapter: Adapter, columns: list[Any]) -> list[_Numbers]:
+def _numbers_of(adapter: Adapter, columns: list[Any], dtype: str) -> list[_Numbers]:
     """Return the numbers of each column of a table; nothing if one has others."""
-    found = [adapter.numbers(column, "float64") for column in columns]
+    found = [adapter.numbers(column, dtype) for column in columns]
     numbers = [one for one in found if one is not None]
     return numbers if len(numbers) == len(columns) else []
 

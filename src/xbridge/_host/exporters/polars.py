@@ -26,7 +26,7 @@ class _PolarsAdapter(Adapter):
         if has_nulls and own not in _FLOATS:
             if dtype is None:
                 return None
-            x = x.cast(pl.Float64)
+            x = x.cast(pl.Float32 if dtype == "float32" else pl.Float64)  # to round once
         return x.to_numpy(), has_nulls
 
     def table(self, x: Any) -> list[tuple[object, Any]] | None:

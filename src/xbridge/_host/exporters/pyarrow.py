@@ -39,7 +39,8 @@ class _ArrowAdapter(Adapter):
         if has_nulls and x.type not in _FLOATS:
             if dtype is None:
                 return None
-            x = x.cast("float64", safe=False) if x.type == pa.bool_() else x
+            if dtype == "float32" or x.type == pa.bool_():  # to round once, and because it exports objects
+                x = x.cast("float32" if dtype == "float32" else "float64", safe=False)
         return np.asarray(x), has_nulls
 
     def table(self, x: Any) -> list[tuple[object, Any]] | None:
