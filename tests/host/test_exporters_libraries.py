@@ -334,6 +334,31 @@ def test_to_numpy__named_integer_dtype_does_not_permit_missing_values(source: st
             xbridge.to_numpy(made(source), dtype=dtype)
 
 
+@pytest.mark.parametrize("dtype", ["int64", "int8", "bool"])
+@pytest.mark.parametrize("kind", ["float128", "float16", ">f8"])
+@pytest.mark.parametrize("form", ["Series", "Index", "DataFrame", "a frame beside integers"])
+def test_to_numpy__nan_in_any_float_of_numpy_goes_to_no_integer(form: str, kind: str, dtype: str) -> None:
+    """Floats that have no name here, or another byte order, are checked as all others are."""
+    pandas = pytest.importorskip("pandas")
+    column = np.array([1, np.nan], np.longdouble if kind == "float128" else kind)
+    if form == "Index" and kind == "float16":
+        pytest.skip("pandas has no such index")
+    x = pandas.DataFrame({"a": column, "b": [1, 2]}) if " " in form else getattr(pandas, form)(column)
+    with pytest.raises(xbridge.DTypeError, match=f"{dtype} has no NaN"):
+        xbridge.to_numpy(x, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("integer", [1, None])
+def test_to_numpy__imaginary_part_beside_nan_is_kept(integer: int | None, dtype: str) -> None:
+    """A complex number that is NaN in one part keeps the other, also beside columns that miss integers."""
+    pandas = pytest.importorskip("pandas")
+    x = pandas.DataFrame({"a": [complex(np.nan, 5)], "b": pandas.array([integer], dtype="Int64")})
+    ((made, other),) = xbridge.to_numpy(x, dtype=dtype)
+    assert (str(made.real), made.imag) == ("nan", 5)
+    assert np.isnan(other) if integer is None else other == integer
+
+
 def test_to_numpy__frame_of_nullable_dtypes_is_promoted_exactly() -> None:
     """Several nullable dtypes become one that has every value of each, or the frame is refused."""
     pandas = pytest.importorskip("pandas")

@@ -24,7 +24,7 @@ class _PandasAdapter(Adapter):
     def numbers(self, x: Any, dtype: str | None) -> tuple[HostArray, bool] | None:
         """Return a column, or a data frame of NumPy's dtypes, with or without masks."""
         is_column = isinstance(x, _COLUMNS)
-        if is_column and x.dtype in NATIVE:
+        if is_column and _is_numeric(x.dtype):
             return x.to_numpy(), False
         parts = [x] if is_column else _blocks_of(x)
         natives = {_native_of(part.dtype) for part in parts}
@@ -117,10 +117,15 @@ def _array_of(column: Any) -> Any:
     return column if isinstance(column, ExtensionArray) else column.array
 
 
+def _is_numeric(dtype: Any) -> bool:
+    """Return True for NumPy's dtypes of numbers, of any precision and byte order."""
+    return isinstance(dtype, np.dtype) and dtype.kind in "biufc"
+
+
 def _native_of(dtype: Any) -> Any:
     """Return NumPy's dtype of the numbers, if a dtype is that or adds a mask to it; else None."""
     native = dtype.numpy_dtype if isinstance(dtype, _Masked) else dtype
-    return native if isinstance(native, np.dtype) and native in NATIVE else None
+    return native if _is_numeric(native) else None
 
 
 def _find_dtype(parts: list[Any], dtype: str | None, *, has_gaps: bool) -> np.dtype[Any] | None:
@@ -135,7 +140,8 @@ def _find_dtype(parts: list[Any], dtype: str | None, *, has_gaps: bool) -> np.dt
     if not others:
         return target if is_inexact(dtype) and target in NATIVE else np.dtype(float)
     kinds = [(_native_of(part.dtype).kind, part) for part in parts]
-    drops_parts = not keeps_complex(dtype) and any(kind == "c" for kind, _ in kinds)
+    # A missing value overwrites both parts of a complex number that is NaN.
+    drops_parts = any(kind == "c" for kind, _ in kinds) and (has_gaps or not keeps_complex(dtype))
     has_nan = has_gaps or any(kind in "fc" and np.isnan(part).any() for kind, part in kinds)
     loses_nan = has_nan and not is_inexact(dtype)
     return None if drops_parts or loses_nan or target not in NATIVE else target
