@@ -125,7 +125,8 @@ def with_gaps(library: str) -> list[Any]:
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
 def test_tables__integers_beside_missing_ones_are_rounded_once(library: str) -> None:
     """An integer whose nearest float64 is between two of float32 goes to the nearer one."""
-    module, values = pytest.importorskip(library), [2**60 + 2**36 + 1, None]
+    module, integer = pytest.importorskip(library), 2**60 + 2**36 + 1
+    values = [integer, None]
     column = {
         "pandas": lambda: module.Series(values, dtype="Int64"),
         "polars": lambda: module.Series(values),
@@ -134,7 +135,7 @@ def test_tables__integers_beside_missing_ones_are_rounded_once(library: str) -> 
     table = (module.table if library == "pyarrow" else module.DataFrame)({"n": column, "x": [1.5, 2.0]})
     for x in column, table:
         made = xbridge.to_numpy(x, dtype="float32").reshape(2, -1)[:, 0]
-        np.testing.assert_array_equal(made, np.array([np.int64(values[0]).astype("f4"), np.nan], "f4"))
+        np.testing.assert_array_equal(made, np.array([np.int64(integer).astype("f4"), np.nan], "f4"))
 
 
 @pytest.mark.parametrize(("way", "target"), ROADS)
