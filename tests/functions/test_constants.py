@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
+import math
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,13 @@ def test_aligned__constants_that_are_the_same(make: Any) -> None:
     for _ in range(3):
         f(torch.ones(2, requires_grad=True), make())
     assert len(traced) == 1
+
+
+@pytest.mark.parametrize("c", [complex(1, math.nan), complex(math.nan, 1)])
+def test_aligned__complex_constant_with_a_nan_keeps_its_other_part(c: complex) -> None:
+    f = aligned(backend="jax")(lambda x, c: (x * c.real, x * c.imag))
+    for found, part in zip(f(torch.ones(1, requires_grad=True), c), (c.real, c.imag), strict=True):
+        same(found.detach(), np.full(1, part, "f4"))
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 from crossed import X, aligned, leaf, same, wide
 
 import xbridge
-from xbridge import OptionError
+from xbridge import OptionError, tree
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -225,6 +225,40 @@ def test_aligned__cotangent_and_gradient_have_the_form_of_the_result_and_the_arg
         other = aligned(backend="numpy", vjp=lambda g, y, tree, wrong=wrong: wrong)(f)
         with pytest.raises(OptionError, match="another form"):
             torch.autograd.grad(other({"w": w, "b": Model(b)})["a"].sum(), w)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_aligned__vjp_returns_another_number_of_gradients(count: int) -> None:
+    """The error has the number of gradients and that of the arguments."""
+    f = aligned(backend="numpy", vjp=lambda g, y, a, b: (g,) * count)(lambda a, b: a * b)
+    with pytest.raises(OptionError, match=f"it returned {count} gradients for 2 arguments"):
+        f(leaf(), leaf()).sum().backward()
+
+
+def test_aligned__packed_sequence_has_one_array() -> None:
+    """The data alone is converted and differentiated; lengths and indices are constants of the call."""
+    padded, lengths = torch.randn(3, 4, 2), torch.tensor([2, 4, 1])
+    packed = torch.nn.utils.rnn.pack_padded_sequence(padded, lengths, batch_first=True, enforce_sorted=False)
+    there = tree.to_jax(packed)
+    layer = torch.nn.LSTM(2, 3)
+    f = aligned(backend="torch", dtype="float32")(lambda p: layer(p)[0])
+    want = layer(packed)[0]
+    for _ in range(2):
+        found = f(there)
+        same(found.data, want.data.detach())
+        assert [x.tolist() for x in found[1:]] == [x.tolist() for x in packed[1:]]
+        assert {x.dtype for x in found[1:]} == {torch.int64}
+    x = packed.data.clone().requires_grad_()
+    expected = torch.autograd.grad(layer(packed._replace(data=x))[0].data.sum(), x)[0]
+    slope = jax.jit(jax.grad(lambda x: f(there._replace(data=x)).data.sum()))
+    same(slope(there.data), expected)
+    other = torch.nn.utils.rnn.pack_padded_sequence(
+        padded[:, :3], torch.tensor([3, 3, 1]), batch_first=True, enforce_sorted=False
+    )
+    x = other.data.clone().requires_grad_()
+    expected = torch.autograd.grad(layer(other._replace(data=x))[0].data.sum(), x)[0]
+    there = tree.to_jax(other)  # as much data, of other lengths
+    same(jax.grad(lambda x: f(there._replace(data=x)).data.sum())(there.data), expected)
 
 
 def test_aligned__gradients_by_keyword_are_in_the_order_of_the_signature() -> None:

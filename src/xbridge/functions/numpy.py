@@ -286,7 +286,10 @@ class _Derivative(_Given):
 
     def _list_gradients(self, found: Any) -> Any:
         """Return the gradients of all arguments. That of a single one may be returned as it is."""
-        if len(children_of(self.like_treedef)) != 1:
+        count = len(children_of(self.like_treedef))
+        if count != 1:
+            if isinstance(found, (tuple, list)) and len(found) != count:
+                raise self._wrong_result_error(f"it returned {len(found)} gradients for {count} arguments")
             return found
         if not (isinstance(found, tuple) and len(found) == 1):
             return (found,)

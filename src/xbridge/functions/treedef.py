@@ -83,8 +83,13 @@ class _Node:
 def _make_node(container: Any, form: Any, count: int) -> _Node:
     """Return the node of a container with `count` children."""
     facts = form
-    if isinstance(form, containers.Structure):  # it has the container itself, whose arrays nothing may keep
+    is_packed = containers.is_packed_sequence(container.cls)
+    if is_packed or isinstance(form, containers.Structure):
+        # The form has the container itself, whose arrays nothing may keep.
         _, form = container.flatten(container.unflatten(form, [None] * count))
+    if is_packed:
+        facts = [None if x is None else x.tolist() for x in form]
+    elif isinstance(form, containers.Structure):
         facts = [*form.keys], [*form.fields], dict(form.attributes)
     return _Node((container.cls, _make_hashable(facts)), container, form)
 
@@ -209,7 +214,9 @@ def _flatten_leaf(x: Any, arrays: list[Any], traced: list[Any] | None) -> TreeDe
     if traced is not None and (cls is int or cls is float) and tracing.is_traced():
         traced.append(x)
         return cls.__name__
-    return ("=", cls, repr(x) if cls is float or cls is complex else None, x if x == x else nan)  # noqa: PLR0124 -- all NaNs are one constant
+    # All NaNs of floats are one constant; a complex number with one has another part, which is kept.
+    value = nan if cls is float and x != x else x  # noqa: PLR0124
+    return ("=", cls, repr(x) if cls is float or cls is complex else None, value)
 
 
 def _flatten_key(key: Any) -> TreeDef:
@@ -223,6 +230,8 @@ def _flatten_key(key: Any) -> TreeDef:
 @tracing.constant_in_traces
 def _named_tuple_class(cls: type) -> Any:
     """Return the class of a named tuple, or one like the class of a struct sequence; None for others."""
+    if containers.is_packed_sequence(cls):
+        return None
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return cls
     words = vars(cls)

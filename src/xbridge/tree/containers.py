@@ -68,6 +68,11 @@ def find_container(x: object) -> Container | None:
     return None if is_exporter(x) else _find_unregistered(cls)
 
 
+def is_packed_sequence(cls: type) -> bool:
+    """Return True for torch's `PackedSequence`, whose data alone is converted."""
+    return cls is _get_loaded("torch.nn.utils.rnn", "PackedSequence")
+
+
 def _get_loaded(module: str, name: str) -> Any:
     """Return an attribute of a module; an empty tuple if the program has not imported the module."""
     return getattr(sys.modules.get(module), name, ())
@@ -85,7 +90,7 @@ def _find_unregistered(cls: type) -> Container | None:
     names = _field_names(cls)
     if base is object and not names:
         return None
-    if cls is _get_loaded("torch.nn.utils.rnn", "PackedSequence"):
+    if is_packed_sequence(cls):
         return Container(cls, lambda x: ([x.data], x), _unflatten_packed, lambda *_: [".data"])
     found = _Unregistered(cls, base, names)
     return Container(cls, found.flatten, found.unflatten, found.paths)
