@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 wide64 = pytest.fixture(autouse=True)(wide)
 ONES = np.ones(64)
+EVAL = "module.eval() of the torch module itself"
 ROWS = np.arange(12.0).reshape(3, 4)
 
 WAYS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
@@ -114,12 +115,12 @@ def test_aligned__refuses_random_numbers_after_a_mode_changed(way: Callable[[Any
     """Dropout is refused in each followed call in training, and in none in evaluation."""
     drop = torch.nn.Dropout(0.5)
     f, x = in_torch(drop), array(ONES)
-    refused(GradientError, lambda: way(f)(x), "random", "module.eval()")
+    refused(GradientError, lambda: way(f)(x), "random", EVAL)
     drop.eval()
     made = way(f)
     assert set(host(made(x)).ravel().tolist()) == {1.0}
     drop.train()
-    refused(GradientError, lambda: made(x), "random", "module.eval()")
+    refused(GradientError, lambda: made(x), "random", EVAL)
 
 
 def noise_operator(state: list[bool]) -> Any:
@@ -209,7 +210,7 @@ def test_aligned__refuses_to_update_statistics() -> None:
     module = double(torch.nn.BatchNorm1d(4))
     f, x = in_torch(module), array(ROWS)
     refused(GradientError, lambda: jax.jit(f)(x), "writes", "functional_call")
-    refused(GradientError, lambda: jax.grad(lambda x: f(x).sum())(x), "writes", "module.eval()")
+    refused(GradientError, lambda: jax.grad(lambda x: f(x).sum())(x), "writes", EVAL)
     assert module.num_batches_tracked == 0
     assert module.running_mean.tolist() == [0] * 4
 
@@ -332,6 +333,22 @@ def test_aligned__layer_that_was_replaced_has_its_own_shape() -> None:
     refused(OptionError, lambda: before(x), "declared as float64 (3, 2)")
     jax.clear_caches()
     same(before(x), expected)
+
+
+def test_aligned__module_may_override_how_its_parameters_are_listed() -> None:
+    """The shapes of a module's own tensors are read, whatever its methods take and return."""
+
+    class Listed(torch.nn.Linear):  # type: ignore[name-defined, misc] # torch is Any here
+        def parameters(self) -> Any:
+            return iter([self.weight])
+
+        def buffers(self) -> Any:
+            return iter(())
+
+    layer = Listed(2, 1)
+    x = np.ones(2, "float32")
+    f = jax.jit(aligned(backend="torch")(layer))
+    same(f(jax.numpy.asarray(x)), layer(torch.from_numpy(x)).detach())
 
 
 def test_aligned__compares_weights_of_a_part_that_torch_computes_again() -> None:

@@ -111,9 +111,10 @@ class Purity:
     def describe_modules(self) -> object:
         """Return the mode of each module that the function runs, and the shapes of its tensors."""
         self.version()
+        # A class may override `parameters` and `buffers`.
+        own = [(m.training, (*m._parameters.values(), *m._buffers.values())) for m in self._modules]
         return self.layout, *[
-            (m.training, *[(x.shape, x.dtype) for x in (*m.parameters(False), *m.buffers(False))])  # noqa: FBT003 -- not those of their parts
-            for m in self._modules
+            (training, *[(x.shape, x.dtype) for x in held if x is not None]) for training, held in own
         ]
 
     def run(self, fn: Callable[..., Tensors], xs: Tensors, watched: set[object]) -> Tensors:
@@ -156,7 +157,7 @@ class Purity:
                 raise GradientError.build(
                     f"follow {self._name}",
                     "it draws random numbers, and would draw others when it runs again for its derivative",
-                    "module.eval(), or random numbers as an argument",
+                    "module.eval() of the torch module itself, or random numbers as an argument",
                 )
         self.learn(watch)
         return ys
@@ -244,7 +245,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
             raise GradientError.build(
                 f"follow {self._name}",
                 "it writes to a tensor that is not its own, and would write again for its derivative",
-                "module.eval(), or torch.func.functional_call with that tensor as an argument and a result",
+                "module.eval() of the torch module itself, "
+                "or torch.func.functional_call with that tensor as an argument and a result",
             )
         made = func(*args, **kwargs)
         for y in filter(_has_version, leaves((made,))):
