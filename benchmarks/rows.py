@@ -125,6 +125,7 @@ BOTH = f"{FLOATS}; {TENSOR}"
 GRADED = f"{TENSOR}.requires_grad_()"
 SINGLE = f"{FROM}.to(torch.float32)"
 NEGATED = "f = xbridge.aligned(backend='torch')(torch.neg)"
+NEGATED_IN_SINGLE = "f = xbridge.aligned(backend='torch', dtype='default')(torch.neg)"
 NEGATED_BY_NUMPY = "f = xbridge.aligned(backend='numpy')(np.negative)"
 TABLE = "a = np.arange(0.0, n).reshape(10, -1)"
 OPTIONS = tuple(
@@ -156,6 +157,7 @@ OPTIONS = tuple(
         (BOTH, "xbridge.align_back(t, a)", f"(t, {FROM})", None),
         (f"{BOTH}; _, back = xbridge.align_back(a, t, backend='torch')", "back(t)", DETACH[0], 4),
         (f"{FLOATS}; {NEGATED}", "f(a)", f"{FROM}.clone().neg().numpy()", 4),
+        (f"{FLOATS}; {NEGATED_IN_SINGLE}", "f(a)", f"{SINGLE}.neg().numpy()", 4),
         (f"{TENSOR}; {NEGATED}", "f(t)", "t.neg()", 4),
         (f"{TENSOR}; {NEGATED_BY_NUMPY}", "f(t)", "torch.from_numpy(np.negative(t.numpy()))", 4),
         ("", "xbridge.asarray(1.5, backend='torch')", "torch.tensor(1.5)", 4),

@@ -226,6 +226,15 @@ def test_aligned_arrays__named_dtype_casts_a_table_as_asarray_does() -> None:
     assert single(pandas.DataFrame({"a": [1, 2], "b": [0.5, 0.5]})).item() == 4
 
 
+def test_aligned_arrays__mapped_dtype_holds_for_a_list() -> None:
+    """A list has the mapped dtype, once, whether or not an array decides."""
+    dtypes = {"float64": "float32", "float32": "float16"}
+    f = aligned(backend="numpy", arrays=("x",), dtype=dtypes)(lambda x, y=None: x.dtype.name)
+    assert f([1.0, 2.0]) == "float32"
+    assert f([1.0, 2.0], np.ones(2)) == "float32"
+    assert f(np.ones(2, "float32")) == "float16"
+
+
 def test_aligned__device_that_numpy_lacks_is_an_error_at_decoration() -> None:
     """NumPy is always there, so a wrong device need not wait for the first call."""
     with pytest.raises(DeviceError, match="cuda"):

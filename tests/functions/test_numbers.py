@@ -238,6 +238,17 @@ def test_aligned__dtype_that_the_caller_lacks(dtype: str | None) -> None:
             jax.vmap(run)(jnp.eye(3))
 
 
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize("dtype", [None, "float64"])
+def test_aligned__dtype_that_the_library_lacks(dtype: str | None) -> None:
+    """The error names the argument of a tracked call, as it does of any other."""
+    f = aligned(backend="jax", dtype=dtype)(lambda x, y: y)
+    for x in (torch.ones(2), torch.ones(2, requires_grad=True)):
+        y = torch.ones(2, dtype=torch.float64)
+        with pytest.raises(DTypeError, match="at argument 1 of" if dtype is None else "at argument 0 of"):
+            f(x, y)
+
+
 # -- results that hide arrays --------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import xbridge
 from xbridge import aligned
 from xbridge.errors import FOREIGN_ERRORS
+from xbridge.functions import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,6 +139,21 @@ def test_aligned__repeated_call_does_what_the_first_one_does(
         outcome(f, [MAKERS[kind][i] for kind, i in zip(kinds, before, strict=True)], names)
     makers = [MAKERS[kind][i] for kind, i in zip(kinds, after, strict=True)]
     assert outcome(f, makers, names) == outcome(new, makers, names)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("make", [HOST.copy, lambda: torch.arange(3.0), lambda: jnp.arange(3.0)])
+def test_aligned__repeated_call_is_not_planned_again(
+    options: dict[str, Any], make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that is not tracked is cached, whatever its options are."""
+    f = aligned(backend="numpy", **options)(lambda x: x + 1)
+    if options == {"copy": False} and isinstance(make(), jax.Array):
+        pytest.skip("JAX shares no memory that a function could write to")
+    before = f(make())
+    monkeypatch.setattr(run, "_call_planned", None)
+    after = f(make())
+    assert seen(after, []) == seen(before, [])
 
 
 def test_aligned__transform_follows_a_repeated_call() -> None:

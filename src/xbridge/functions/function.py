@@ -104,6 +104,11 @@ class Function:
         given = self.fn, self.name, self.backend, self.options, self.given, self.arrays
         return Function, given, {"explain": self.explain}
 
+    @property
+    def dtype(self) -> str | dict[str, str] | None:
+        """The dtype that the user names, or maps from those of the arrays."""
+        return self.options.dtype or dict(self.options.by_dtype) or None
+
     def order_keywords(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return keyword arguments in the order of the parameters.
 
@@ -146,10 +151,10 @@ class Call:
         self.treedef = treedef
         self.modes: Any = modes
         self._rule: DerivableFunction | None = None
-        device, _, copy, *_ = given = function.options
-        self.device = device
+        options = function.options
+        self.device = options.device
         """The device that the user names, on which arrays that are on several devices are gathered."""
-        self._options = steps.Options(device, copy=copy, order=given.order)
+        self._options = steps.Options(options.device, copy=options.copy, order=options.order)
         args, kwargs = children_of(treedef)
         self._is_flat = not children_of(kwargs) and {*children_of(args)} <= {ARRAY}
         """True if all arguments are arrays and positional."""
@@ -303,8 +308,8 @@ def convert_inputs(xs: Sequence[Array], library: Backend, options: steps.Options
             made = each([xs[i] for i in at], library, asked)
         except XBridgeError as error:
             error.remap_index(at)
-            if options.dtype is None and isinstance(error, DTypeError):
-                _raise_with_default(error, xs[error.index or 0], library)
+            if options.dtype is None and isinstance(error, DTypeError) and error.index is not None:
+                _raise_with_default(error, xs[error.index], library)
             raise
         for i, y in zip(at, made, strict=True):
             ys[i] = y

@@ -120,7 +120,7 @@ def _call_planned(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
     is_embedded = _is_embedded(function, read)
     result = _run_embedded(function, read) if is_embedded else _run_directly(function, read)
     is_lazy = is_embedded and read.array_library.follows is None
-    if read.arrays and function.options == PLAIN and not is_lazy:
+    if read.arrays and _is_cacheable(function) and not is_lazy:
         _cache_call(function, read, version)
     return result
 
@@ -139,7 +139,7 @@ def explain(function: Function, /, *args: Any, **kwargs: Any) -> CallPlan:
             x,
             library.name,
             device=options.device,
-            dtype=options.dtype or dict(options.by_dtype) or None,
+            dtype=function.dtype,
             copy=must_copy(x, library, options) or options.copy,
             grad=options.grad,
             order=options.order,
@@ -182,7 +182,9 @@ def _read_inputs(function: Function, args: tuple[Any, ...], kwargs: dict[str, An
         """Make an array, with the default dtype of the library that decides if the user names none."""
         keeps = has_arrays(flatten(x, [], [])) or (bool(found.arrays) and dtype is None)
         library = found.array_library if keeps else found.library
-        news.append(asarray(x, backend=library.name, dtype=None if keeps else dtype))
+        # An array that is converted afterwards is mapped then. One that the call keeps is not.
+        named = None if keeps or function.narrowing else function.dtype
+        news.append(asarray(x, backend=library.name, dtype=named))
         return news[-1]
 
     args, kwargs = named.map(make, args, kwargs)
@@ -376,9 +378,7 @@ def _restore_result(
     Those of the dtype that the user names get the dtype `restored`, if there is one.
     """
     mapped = ((str(function.given.restore), restored),) if restored else ()
-    # A function of the caller's library may have a graph of its own, such as that of a module's weights.
-    grad = "detach" if function.options.grad == "detach" else None
-    options = steps.Options(device, function.narrowing, grad=grad, by_dtype=mapped)
+    options = _result_options(function, device)._replace(by_dtype=mapped)
     arrays: list[Array] = []
     traced: list[Any] = []
     treedef = flatten_result(result, function.name, arrays, traced)
@@ -397,15 +397,32 @@ def _restore_result(
     return result if same else unflatten(treedef, iter(made), iter(traced))
 
 
+def _result_options(function: Function, device: Device | None) -> steps.Options:
+    """Return the options with which results go back to a device."""
+    # A function of the caller's library may have a graph of its own, such as that of a module's weights.
+    grad = "detach" if function.options.grad == "detach" else None
+    return steps.Options(device, function.narrowing, grad=grad)
+
+
 # -- again ---------------------------------------------------------------------------------------------------
 def _types_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Return the types of all arguments, and the names of keyword arguments."""
     return (*map(type, args), *kwargs, *map(type, kwargs.values())) if kwargs else tuple(map(type, args))
 
 
+def _is_cacheable(function: Function) -> bool:
+    """Return True if calls may be cached: no option depends on more than the types of the arguments.
+
+    Moves to another device are left to plans, which do them together.
+    """
+    options = function.options
+    others = options._replace(dtype=None, copy=None, grad=None)
+    return function.given.restore is None and others in (PLAIN, PLAIN._replace(device=CPU))
+
+
 @tracing.none_in_traces
 def _cache_call(function: Function, read: CallInputs, version: int) -> None:
-    """Cache a call without options, of ordinary arrays of one library, numbers, text and None.
+    """Cache a call of ordinary arrays of one library, numbers, text and None.
 
     What their types do not show is asked in each call: whether an array is tracked, and its device.
     """
@@ -415,33 +432,68 @@ def _cache_call(function: Function, read: CallInputs, version: int) -> None:
     is_ordinary = {type(xs[i]) for i in at} <= set(array_library.fast.types)  # which tracers are not
     key = ("aligned", function.key, _types_of(read.args, read.kwargs))
     if is_ordinary and not (library.is_tracing() or array_library.is_tracing() or key in call_cache.cached):
-        call_cache.store(key, version, _make_cached_call(read, at))
+        call_cache.store(key, version, _make_cached_call(function, read, at))
 
 
-def _make_converter(owner: Backend, library: Backend) -> Callable[[Array], Array | None]:
+def _make_converter(
+    owner: Backend, library: Backend, options: steps.Options
+) -> Callable[[Array], Array | None]:
     """Return the function that converts an argument, or declines: the planned call names what is refused."""
-    writes, to_host = could_write(owner, library, PLAIN), library.name == HOST
-    table = call_cache.direct[library.name]
+    name, to_host = library.name, library.name == HOST
+    device, dtype = options.device, options.dtype
+    grad: Any = options.grad
+    copy = could_write(owner, library, options) or options.copy
+    table = call_cache.direct[name] if options == PLAIN and not copy else None
 
     def convert(x: Array) -> Array | None:
         try:
-            y = to_backend(x, library.name, copy=True) if writes else table[type(x)](x)
+            if table is not None:
+                y = table[type(x)](x)
+            else:
+                y = to_backend(x, name, device=device, dtype=dtype, copy=copy, grad=grad)
         except XBridgeError:
             return None
-        return protect_host(y, x) if to_host and y is not None else y
+        return protect_host(y, x) if to_host and y is not None and y is not x else y
 
     return convert
 
 
-def _make_cached_call(read: CallInputs, at: list[int]) -> Callable[..., tuple[Any] | None]:
+def _make_returning_converter(
+    function: Function, library: Backend, name: str
+) -> Callable[[Any, Device], Array | None] | None:
+    """Return the function that converts a result of one array, or declines; None if it has no options."""
+    options, types = _result_options(function, None), library.fast.types
+    grad: Any = options.grad
+    if options == PLAIN:
+        return None
+
+    def give_back(result: Any, device: Device) -> Array | None:
+        if type(result) not in types:
+            return None
+        try:
+            return to_backend(result, name, device=device, dtype=options.dtype, grad=grad)
+        except XBridgeError:  # the error of a tree names the result
+            return None
+
+    return give_back
+
+
+def _make_cached_call(
+    function: Function, read: CallInputs, at: list[int]
+) -> Callable[..., tuple[Any] | None]:
     """Return a cached call with arrays in the places `at`. It does not keep the function alive."""
     array_library, library, treedef = read.array_library, read.library, read.treedef
     name, device_of, follows = array_library.name, array_library.device_of, array_library.follows
     check, is_own = functions_of(library).check_call, library is array_library
-    can_embed = not read.kwargs and len(at) == len(read.args)
-    convert = _make_converter(array_library, library)
-    # One look-up declines an array that is on another device than the CPU.
-    has_device = not array_library.host_only and (is_own or could_write(array_library, library, PLAIN))
+    options = function.options
+    is_plain = options == PLAIN
+    can_embed = is_plain and not read.kwargs and len(at) == len(read.args)
+    converted = () if is_plain and is_own else at
+    convert = _make_converter(array_library, library, options)
+    # A table of conversions without options declines an array that is on another device than the CPU.
+    is_looked_up = is_plain and not is_own and not could_write(array_library, library, options)
+    has_device = not array_library.host_only and not is_looked_up
+    give_back = _make_returning_converter(function, library, name)
 
     def call_cached(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
         """Return the result in a tuple, or None to decline, before the function runs."""
@@ -454,7 +506,7 @@ def _make_cached_call(read: CallInputs, at: list[int]) -> Callable[..., tuple[An
                 if not can_embed or array_library.is_tracing():
                     return None
                 return (_run_rule(function.rule(library.name, name, treedef), given),)
-        for i in () if is_own else at:
+        for i in converted:
             given[i] = y = convert(given[i])
             if y is None:
                 return None
@@ -464,8 +516,9 @@ def _make_cached_call(read: CallInputs, at: list[int]) -> Callable[..., tuple[An
         result = fn(*given[:count], **dict(zip(kwargs, given[count:], strict=True))) if kwargs else fn(*given)
         # A single array is converted by the cache of calls, if it then is on the right device. Any other
         # result is walked as a tree.
-        y = call_cache.direct[name].get(type(result), call_cache.decline)(result)
-        if y is not None and (device_of(y) if y is result else CPU) == home:
+        direct = call_cache.direct[name].get(type(result), call_cache.decline)
+        y = give_back(result, home) if give_back else direct(result)
+        if y is not None and (give_back or (device_of(y) if y is result else CPU) == home):
             return (y,)
         return (_restore_result(function, result, name, home),)
 
