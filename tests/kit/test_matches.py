@@ -90,6 +90,7 @@ def test_assert_matches_numpy__nested_arguments_and_results(library: str) -> Non
         (lambda x: (x, x) if is_torch(x) else x, "structure"),
         (lambda x: "a" if is_torch(x) else "b", "values"),
         (lambda x: 1.0 if is_torch(x) else 2.0, "values"),
+        (lambda x: 2**70 if is_torch(x) else 2**71, "values"),
         (lambda x: None if is_torch(x) else x.sum(), "values"),
         (lambda x: "x" if is_torch(x) else x.sum(), "values"),
         (lambda x: None if is_torch(x) else x, "values"),

@@ -16,7 +16,7 @@ import numpy as np
 from xbridge.extend import category, get_backend
 from xbridge.testing._call import program
 from xbridge.testing._interleavings import DeadlockError, Interleavings, run_alone
-from xbridge.testing._outcome import Difference, compare, copied, kept, outcome, parts
+from xbridge.testing._outcome import Difference, compare, copied, kept, one_line, outcome, parts
 from xbridge.testing._precision import retyped
 from xbridge.testing._settings import changed_by, module_of
 
@@ -122,8 +122,8 @@ def _judge_settings(call: Call, *, settings: Settings) -> Difference | None:
     if found is None:
         return None
     text, before, after = found
-    made, shown = program(call), [_cut(value) for value in (before, after)]
-    said = f"{text} was {shown[0]} and became {shown[1]}"
+    made = program(call)
+    said = f"{text} was {one_line(before)} and became {one_line(after)}"
     lines = (
         f"import {module_of(text)}",
         f"before = str({text})",
@@ -131,16 +131,6 @@ def _judge_settings(call: Call, *, settings: Settings) -> Difference | None:
         f"assert str({text}) == before",
     )
     return Difference("changes a setting", said, program=lines)
-
-
-def _cut(text: str) -> str:
-    """Return the beginning of a text in one line."""
-    short = " ".join(text.split())
-    return short if len(short) < _LONGEST_SETTING else f"{short[:_LONGEST_SETTING]}..."
-
-
-_LONGEST_SETTING = 60
-"""The most characters of a setting in a message."""
 
 
 def _judge_overwritten(call: Call, *, state: ReachableState) -> Difference | None:

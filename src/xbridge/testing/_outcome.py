@@ -17,7 +17,6 @@ import numpy as np
 
 from xbridge.errors import XBridgeError, type_of
 from xbridge.extend import (
-    HOST,
     backend_for,
     category,
     get_backend,
@@ -277,18 +276,18 @@ def _check_values(one: Any, a: Look, b: Look, near: Tolerance) -> str:
 
 def _short(one: Any, other: Any, promise: Promise) -> str:
     """Return both values in one line."""
-    a, b = (" ".join(repr(x).split()) for x in (one, other))
-    return f"gives {a[:_SHOWN]}, and {promise.beside} {b[:_SHOWN]}"
+    return f"gives {one_line(repr(one))}, and {promise.beside} {one_line(repr(other))}"
+
+
+def one_line(text: str) -> str:
+    """Return the beginning of a text in one line."""
+    return " ".join(text.split())[:_SHOWN]
 
 
 def _look(x: Any) -> Look | None:
     """Read an array or a number; None for any other object. A lazy array is computed."""
     try:
-        backend, x = (
-            (get_backend(HOST), np.asarray(x))
-            if isinstance(x, int | float | complex)
-            else resolve(x, "compare")
-        )
+        backend, x = resolve(np.asarray(x) if isinstance(x, int | float | complex) else x, "compare")
     except XBridgeError:
         return None
     found = look_in(backend, x)
