@@ -130,7 +130,8 @@ class Call(NamedTuple):
     def perform(self) -> tuple[list[Array], Outcome]:
         """Run the call with new arrays, and return these too."""
         arrays = [one.make() for one in self.recipes()]
-        self._put_back()
+        if self.state is not None:
+            self.state.restore()
         return arrays, outcome(self.bind(arrays))
 
     def run(self) -> Outcome:
@@ -139,14 +140,10 @@ class Call(NamedTuple):
 
     def expected(self) -> Outcome:
         """Run the reference on NumPy's arrays."""
-        self._put_back()
-        host = self.fill([host_copy(one.values) for one in self.recipes()])
-        return outcome(partial(self.reference or self.f, *host.args, **host.kwargs))
-
-    def _put_back(self) -> None:
-        """Let the call be the first, if its state is known."""
         if self.state is not None:
             self.state.restore()
+        host = self.fill([host_copy(one.values) for one in self.recipes()])
+        return outcome(partial(self.reference or self.f, *host.args, **host.kwargs))
 
     def changed(self, arrays: list[Array]) -> Difference | None:
         """Return the first change of an array by the call: of its values, or a flag that it did not have."""

@@ -226,13 +226,9 @@ def _rule(mark: pytest.Mark) -> Rule:
         words[option] = tuple(given) if isinstance(given, tuple | list | set | frozenset) else (given,)
         for word in words[option]:
             if not isinstance(word, str):
-                asked, reason = (
-                    f"{option}={given!r}",
-                    f"{word!r} is not a string; it takes one or a list of them",
-                )
-                raise OptionError.build(
-                    f"read the mark xbridge with {asked}", reason, f"{option}={example!r}"
-                )
+                asked = f"read the mark xbridge with {option}={given!r}"
+                reason = f"{word!r} is not a string; it takes one or a list of them"
+                raise OptionError.build(asked, reason, f"{option}={example!r}")
     for word in (*words["only"], *words["skip"], *xfail):
         _check(word)
     for word in words["needs"]:

@@ -126,14 +126,9 @@ class ReachableState:
         else:
             if hasattr(x, "load_state_dict") and hasattr(x, "state_dict"):  # of torch, Flax and others
                 self._undo.append(partial(x.load_state_dict, deepcopy(x.state_dict())))
-            self._visit_instance(x, names)
-
-    def _visit_instance(self, x: Any, names: frozenset[str]) -> None:
-        if root_of(type(x).__module__) not in self.roots:
-            return
-        self._left.append((type(x), names))
-        if hasattr(x, "__dict__"):
-            self._left.append((vars(x), names))
+            if root_of(type(x).__module__) in self.roots:
+                own = [type(x), vars(x)] if hasattr(x, "__dict__") else [type(x)]
+                self._left += [(one, names) for one in own]
 
 
 def roots_of(f: Callable[..., Any]) -> frozenset[str]:

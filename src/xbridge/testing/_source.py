@@ -49,13 +49,9 @@ def _is_folded(values: HostArray) -> bool:
     return values.ndim > 0 and len(values) > 1 and values.tobytes() == values[:1].tobytes() * len(values)
 
 
-def _before_last_two(values: HostArray) -> HostArray:
-    return values.swapaxes(-1, -2)
-
-
-_TRANSPOSED = Wrap("{}.mT", _before_last_two, lambda v: v.ndim > 1 and min(v.shape[-2:]) > 1)
+_TRANSPOSED = Wrap("{}.mT", lambda v: v.swapaxes(-1, -2), lambda v: v.ndim > 1 and min(v.shape[-2:]) > 1)
 _BATCH = Wrap("{}.swapaxes(0, 1)", lambda v: v.swapaxes(0, 1), lambda v: v.ndim > 2 and min(v.shape[:2]) > 1)
-_COLUMN = Wrap("{}.mT", _before_last_two, lambda v: v.ndim > 1 and v.shape[-1] == 1 < v.shape[-2])
+_COLUMN = _TRANSPOSED._replace(takes=lambda v: v.ndim > 1 and v.shape[-1] == 1 < v.shape[-2])
 """The last axis has one element, and a long stride, which code that looks for the shortest one reads by."""
 
 _REVERSED = Wrap("{}[..., ::-1]", lambda v: v[..., ::-1], _is_long)
@@ -280,18 +276,13 @@ def _dense(backend: str, values: HostArray, device: Device) -> str:
         code = literal(numbers, module)
         call = {"torch": "tensor", "array_api_strict": "asarray"}.get(backend, "array")
     is_usual = dtype in _DEFAULTS.get(backend, _USUAL) and call != "empty"
-    options = [] if is_usual else [_dtype(backend, dtype)]
+    word = f"{module}.{dtype}" if backend in ("torch", "array_api_strict") else repr(dtype)
+    options = [] if is_usual else [f"dtype={word}"]
     if device != CPU:
         there = f"xp.Device({str(device)!r})" if backend == "array_api_strict" else repr(str(device))
         options.append(f"device={there}")
     made = f"{module}.{call}({', '.join([code, *options])})"
     return f"da.from_array({made}, chunks=-1)" if backend == "dask" else made
-
-
-def _dtype(backend: str, dtype: str) -> str:
-    if backend in ("torch", "array_api_strict"):
-        return f"dtype={_IMPORTS[backend][0]}.{dtype}"
-    return f"dtype={dtype!r}"
 
 
 def read_expression(backend: str, name: str) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from xbridge import Device
-    from xbridge.protocol import Array, Backend, HostArray
+    from xbridge.protocol import Array, HostArray
     from xbridge.testing.samples import Sample
 
     Shape: TypeAlias = tuple[int, ...]
@@ -194,11 +194,6 @@ def memory_of(backend: str, x: Array) -> MemoryLayout:
         address = int(x.__array_interface__["data"][0])
         return MemoryLayout(address, x.shape, x.strides, x.itemsize, x.flags.writeable)
     return get_backend(backend).memory_layout(x)
-
-
-def always_copies(module: Backend) -> bool:
-    """Return True if the backend declares that its arrays never share host memory."""
-    return "sharing" in module.gaps and not module.assumes_immutable
 
 
 def host_memory_of(backend: str, x: Array) -> MemoryLayout:

@@ -36,16 +36,8 @@ if TYPE_CHECKING:
 
 _WHOLE_NUMBERS = (*range(-5, 6), 100, -100, 127, 255)
 _LARGE_NUMBERS = (2**24 + 1, 2**53 + 1, 2**62 + 1)
-_ENDS_OF_INTEGERS = tuple(
-    sorted(
-        {
-            sign * 2**bits + step
-            for bits in (7, 8, 15, 16, 31, 32, 63, 64)
-            for sign in (1, -1)
-            for step in (-1, 0, 1)
-        }
-    )
-)
+_POWERS = (7, 8, 15, 16, 31, 32, 63, 64)
+_ENDS_OF_INTEGERS = tuple(sign * 2**n + step for n, sign, step in product(_POWERS, (1, -1), (-1, 0, 1)))
 _FRACTIONS = (-0.0, 0.5, -0.5, 1.5, 2.5, -2.75, 0.1, 1 / 3, 1e-3, 3e4)
 _TIES = (1 + 2**-9, 1 + 3 * 2**-9, 1 + 2**-11, 1 + 3 * 2**-12, 1 + 2**-24, 1 + 3 * 2**-24)
 _ENDS = (float("inf"), float("-inf"), float("nan"))

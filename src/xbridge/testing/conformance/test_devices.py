@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,32 +34,20 @@ def other_devices(backend: str) -> tuple[Device, ...]:
     return get_backend(backend).devices()[1:]
 
 
-def accelerators(backend: str) -> list[Device]:
-    """Return the devices that are not CPUs; a library may have several CPUs."""
-    return [device for device in get_backend(backend).devices() if device.kind != CPU]
-
-
 def resolved_kind(backend: str, device: Device) -> Device:
     """Return the device that a kind resolves to near a device: one of that name, else this one."""
     kind = Device(device.kind)
     return kind if kind in get_backend(backend).devices() else device
 
 
-def dtypes_on(backend: str, device: Device) -> list[str]:
-    """Return the dtypes that the library has on the device."""
-    return [
-        word for word in swept_dtypes(backend) if not get_backend(backend).unsupported_dtype(word, device)
-    ]
-
-
 def _moved_arrays(backend: str) -> Iterator[tuple[Array, Array, HostArray, Device]]:
     """Yield arrays on the host, their copies on every other device, their values and the device."""
-    for device in other_devices(backend):
-        for dtype in dtypes_on(backend, device):
-            for shape in (FULL_SHAPE, (), (2, 0)):
-                values = edge_values(dtype, shape)
-                x = plain_array(backend, values)
-                yield x, to_backend(x, backend, device=device), values, device
+    shapes = (FULL_SHAPE, (), (2, 0))
+    for device, dtype, shape in product(other_devices(backend), swept_dtypes(backend), shapes):
+        if not get_backend(backend).unsupported_dtype(dtype, device):
+            values = edge_values(dtype, shape)
+            x = plain_array(backend, values)
+            yield x, to_backend(x, backend, device=device), values, device
 
 
 # -- names ---------------------------------------------------------------------------------------
@@ -108,8 +97,8 @@ def test_an_unknown_device_raises(backend: str) -> None:
 
 def test_gpu_resolves_to_an_accelerator_or_raises(backend: str) -> None:
     x = edge_values("float32", FULL_SHAPE)
-    if accelerators(backend):
-        assert device_of(to_backend(x, backend, device="gpu")) in accelerators(backend)
+    if accelerators := [device for device in get_backend(backend).devices() if device.kind != CPU]:
+        assert device_of(to_backend(x, backend, device="gpu")) in accelerators
     else:
         assert isinstance(error_of(to_backend, x, backend, device="gpu"), DeviceError)
 

@@ -20,7 +20,6 @@ from xbridge.protocol import ArrayInfo
 from xbridge.testing._parametrize import promise
 from xbridge.testing.conformance._cases import (
     FULL_SHAPE,
-    always_copies,
     common_dtypes,
     default_device,
     disjoint,
@@ -39,7 +38,7 @@ from xbridge.testing.conformance._cases import (
     sweep,
     swept_dtypes,
 )
-from xbridge.testing.samples.lookup import samples_of
+from xbridge.testing.samples.lookup import dtypes_of, samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,7 +74,8 @@ def test_accepted_layouts_keep_every_bit(backend: str, sample: Sample) -> None:
         x = module.from_numpy(host.view(np.ndarray))
         assert same_bits(read(backend, x), sample.values)
         layout = module.memory_layout(x)
-        assert same_memory(layout, memory_of(HOST, host)) or layout.is_unallocated() or always_copies(module)
+        always_copies = "sharing" in module.gaps and not module.assumes_immutable
+        assert same_memory(layout, memory_of(HOST, host)) or layout.is_unallocated() or always_copies
         assert module.array_info(x).dtype == sample.values.dtype.name
         assert layout.aligned is is_aligned(layout, host.dtype.alignment) or not host.size
 
@@ -139,22 +139,9 @@ def _moves(backend: str, device: Device) -> Iterator[Step]:
 def _wider_dtype(backend: str, dtype: str, device: Device) -> str | None:
     """Return a dtype that holds nearly all numbers of another one, and that the library has on a device."""
     inexact = ("complex128", "complex64") if category(dtype) == "complex" else ("float64", "float32")
-    return next(
-        (
-            word
-            for word in inexact
-            if word in common_dtypes(backend)
-            and word != dtype
-            and DTYPES[word].bits >= DTYPES[dtype].bits
-            and not get_backend(backend).unsupported_dtype(word, device)
-        ),
-        None,
-    )
-
-
-def _can_write(name: str) -> bool:
-    """Return True if a library has writable arrays."""
-    return any(case.writable for case in samples_of(name).cases.values())
+    here = dtypes_of(get_backend(backend), device)
+    wider = [word for word in inexact if word in here and DTYPES[word].bits >= DTYPES[dtype].bits]
+    return next((word for word in wider if word != dtype), None)
 
 
 @for_all_arrays
@@ -173,7 +160,8 @@ def test_new_memory_is_exact_and_writable(backend: str, sample: Sample) -> None:
         if target == backend and not step.startswith("move"):
             assert info.device == here, f"{step}: on another device"
         assert disjoint(memory_of(target, made), memory_of(backend, x)), f"{step}: the memory is shared"
-        if _can_write(target) and not info.requires_grad:
+        can_write = any(case.writable for case in samples_of(target).cases.values())
+        if can_write and not info.requires_grad:
             assert not refused_write(target, made), f"{step}: new memory is writable"
     assert same_bits(read(backend, x), sample.values), "the source follows a write to the result"
 

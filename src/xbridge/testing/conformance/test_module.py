@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import array
 import inspect
+from functools import partial
+from itertools import product, starmap
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -63,12 +65,7 @@ def test_the_samples_cover_a_common_dtype(backend: str) -> None:
     case = samples_of(backend)
     assert case.cases
     for name, layout in case.cases.items():
-        assert [
-            1
-            for dtype in common_dtypes(backend)
-            for shape in (FULL_SHAPE, *SHAPES)
-            if layout.takes(dtype, shape)
-        ], name
+        assert any(starmap(layout.takes, product(common_dtypes(backend), (FULL_SHAPE, *SHAPES)))), name
     assert all(callable(make) for make in case.refused.values())
 
 
@@ -167,19 +164,17 @@ def test_a_conversion_does_not_change_its_source(backend: str, sample: Sample) -
     module, x = get_backend(backend), sample.array
     before = module.array_info(x), module.memory_layout(x), type(x)
     calls: list[Callable[[], object]] = [
-        lambda: to_list(x),
-        lambda: asarray([x, x]),
-        lambda: module.stack([x, x], (2,)),
+        partial(to_list, x),
+        partial(asarray, [x, x]),
+        partial(asarray, x, requires_grad=True),
+        partial(module.stack, [x, x], (2,)),
+        *(
+            partial(verb, x)
+            for verb in (module.materialize, module.detach, module.copy, module.fast.to_numpy)
+        ),
+        lambda: module.to_numpy(module.detach(module.materialize(x))),
+        *(partial(to_backend, x, name, **options) for name in (backend, HOST) for options in OPTIONS),
     ]
-    calls += [
-        lambda: asarray(x, requires_grad=True),
-        lambda: module.materialize(x),
-        lambda: module.detach(x),
-        lambda: module.copy(x),
-    ]
-    calls += [lambda: module.fast.to_numpy(x), lambda: module.to_numpy(module.detach(module.materialize(x)))]
-    for name in (backend, HOST):
-        calls += [lambda name=name, options=options: to_backend(x, name, **options) for options in OPTIONS]  # type: ignore[misc] # their defaults
     for call in calls:
         error_of(call)
         assert (module.array_info(x), module.memory_layout(x), type(x)) == before

@@ -125,11 +125,7 @@ def test_arrays_are_stacked_in_order(backend: str) -> None:
 @promise("autograd")
 def test_gradients_flow_from_a_stack_to_each_of_its_arrays(backend: str) -> None:
     module = get_backend(backend)
-    dtype = next(
-        word
-        for word in ("float32", *filter(is_inexact, common_dtypes(backend)))
-        if word in common_dtypes(backend)
-    )
+    dtype = min(filter(is_inexact, common_dtypes(backend)), key=lambda word: word != "float32")
     for count in (1, 2, 3, 17):
         leaves = [
             module.require_grad(plain_array(backend, edge_values(dtype, FULL_SHAPE, turn)))
@@ -177,10 +173,8 @@ def test_the_fast_path_to_numpy_agrees_with_the_plan(backend: str, sample: Sampl
 @for_own_arrays
 def test_a_fast_copy_is_that_of_the_plan(backend: str, sample: Sample) -> None:
     module, x = get_backend(backend), sample.array
-    made = (
-        module.fast.copy_to_numpy(x) if module.fast.copy_to_numpy and type(x) in module.fast.types else None
-    )
-    if made is not None:
+    copy = module.fast.copy_to_numpy if type(x) in module.fast.types else None
+    if copy and (made := copy(x)) is not None:
         with record():
             expected = to_backend(x, HOST, copy=True)
         assert_same_result(HOST, made, expected, (backend, x))

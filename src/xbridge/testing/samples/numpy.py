@@ -142,10 +142,6 @@ def _overlapping(values: HostArray) -> HostArray:
     return as_strided(base, values.shape, base.strides * values.ndim).view(values.dtype)
 
 
-def _swapped(values: HostArray) -> HostArray:
-    return values.byteswap().view(values.dtype.newbyteorder())
-
-
 def as_readonly(x: HostArray) -> HostArray:
     """Make an array read-only."""
     x.flags.writeable = False
@@ -195,7 +191,10 @@ cases: dict[str, LayoutCase] = {
     "overlapping": _case(_overlapping, slanted, folds=True),
     "odd strides": _case(_in(_beside_padding), stretched),
     "unaligned": _case(_in(_unaligned), lambda dtype, shape: DTYPES[dtype].bits > 8 and 0 not in shape),
-    "byte-swapped": _case(_swapped, lambda dtype, _: DTYPES[dtype].bits > 8),
+    "byte-swapped": _case(
+        lambda values: values.byteswap().view(values.dtype.newbyteorder()),
+        lambda dtype, _: DTYPES[dtype].bits > 8,
+    ),
     "read-only": LayoutCase(lambda values: as_readonly(_in(space)(values)), writable=False),
     "memmap": _case(_in(_mapped), lambda _, shape: 0 not in shape),
     "wild": _case(_in(_wild), lambda _, shape: 0 in shape),

@@ -163,11 +163,6 @@ def _arrays(draw: st.DrawFn, spec: ArraySpec) -> Array:
     return _draw(draw, spec).array
 
 
-@st.composite
-def _samples(draw: st.DrawFn, spec: ArraySpec) -> Sample:
-    return _draw(draw, spec)
-
-
 def _draw(draw: st.DrawFn, spec: ArraySpec) -> Sample:
     def given(option: Any) -> Any:
         return draw(option) if isinstance(option, st.SearchStrategy) else option
@@ -196,6 +191,9 @@ def _draw(draw: st.DrawFn, spec: ArraySpec) -> Sample:
     sample = make_sample(spec.backend.name, name, values, device, state)
     note(_Note(spec.backend, sample))
     return sample
+
+
+_samples = st.composite(_draw)
 
 
 class _Note:

@@ -192,11 +192,8 @@ def read_layout(backend: Backend, layout: object) -> str:
     names = tuple(samples_of(backend.name).cases)
     if not isinstance(layout, str) or layout not in names:
         near = (get_close_matches(str(layout), names, n=1) or names)[0]
-        asked, reason = (
-            f"draw {backend.name} arrays with layout {layout!r}",
-            f"the layouts are {', '.join(names)}",
-        )
-        raise OptionError.build(asked, reason, f"layouts={near!r}")
+        asked = f"draw {backend.name} arrays with layout {layout!r}"
+        raise OptionError.build(asked, f"the layouts are {', '.join(names)}", f"layouts={near!r}")
     return layout
 
 

@@ -96,11 +96,8 @@ class ArraySpec:
             for here in [dtypes_of(self.backend, device)]
         }
         self.usual, self.fitting = cache(self._usual), cache(self._fitting)
-        options: list[Any] = [
-            None if isinstance(option, st.SearchStrategy) else option
-            for option in (self.dtypes, self.layouts, self.devices)
-        ]
-        dtype, layout, device = options
+        options = (self.dtypes, self.layouts, self.devices)
+        dtype, layout, device = (None if isinstance(one, st.SearchStrategy) else one for one in options)
         is_open = isinstance(self.shapes, st.SearchStrategy)
         if not (is_open or self.usual(dtype, layout, device or CPU, self.left_out())):
             hint = "leaving one of these open"
@@ -108,9 +105,8 @@ class ArraySpec:
 
     def __repr__(self) -> str:
         """Return the options as they were written."""
-        return ", ".join(
-            [repr(self.backend.name), *(f"{word}={value!r}" for word, value in self._asked.items())]
-        )
+        options = [f"{word}={value!r}" for word, value in self._asked.items()]
+        return ", ".join([repr(self.backend.name), *options])
 
     def _option(self, word: str, read: Callable[[Backend, object], Any]) -> Any:
         asked = self._asked.get(word)
