@@ -187,22 +187,19 @@ def _convert_planned(xs: list[Any], target: Backend, options: Options, version: 
     return in_groups([source.backend is target for source in sources], sources, convert_part, first=True)
 
 
-def convert(source: Source, target: Backend, options: Options, *, version: int | None = None) -> Array:
+def convert(source: Source, target: Backend, options: Options) -> Array:
     """Convert an input by a plan, as `convert_all` does."""
-    return convert_all([source], target, options, version=version)[0]
+    return convert_all([source], target, options, cache_version())[0]
 
 
-def convert_all(
-    sources: list[Source], target: Backend, options: Options, *, version: int | None = None
-) -> list[Array]:
+def convert_all(sources: list[Source], target: Backend, options: Options, version: int) -> list[Array]:
     """Convert each input by a plan, but run the joint steps for many arrays at once.
 
     The plans are cached for inputs with the same key, unless they are observed, or the version of the cache
     is another one than the given one.
     """
     if not is_observed(target):
-        known = cache_version() if version is None else version
-        return _run_together(list(index_errors(_prepare(sources, target, options, known))))
+        return _run_together(list(index_errors(_prepare(sources, target, options, version))))
     prepared = list(index_errors(_prepare(sources, target, options, None)))
     arrays, plans = [x for x, _ in prepared], [found for _, found in prepared if found]
     return run_observed(arrays, plans, lambda: _run_together(prepared))

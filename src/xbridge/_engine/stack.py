@@ -76,7 +76,7 @@ def from_arrays(nest: Nest, target: Backend, options: Options) -> Array:
     version, options = cache_version(), options._replace(copy=None)
     y = _stack_at_once(nest, target, options)
     if y is None:
-        y = convert(_stack_each(nest, target, options), target, options, version=version)
+        (y,) = convert_all([_stack_each(nest, target, options)], target, options, version)
     return y
 
 
@@ -163,7 +163,9 @@ def _describe_elements(nest: Nest, target: Backend, options: Options) -> list[_E
     sources = [import_for(source, target, options) for source in given]
     # Arrays of another library whose shapes have to be computed become host arrays, all together.
     unknown = [i for i, x in enumerate(sources) if x.backend is not target and not is_known(x.info().shape)]
-    computed = convert_all([sources[i] for i in unknown], get(HOST), Options()) if unknown else []
+    computed = []
+    if unknown:
+        computed = convert_all([sources[i] for i in unknown], get(HOST), Options(), cache_version())
     for i, host in zip(unknown, computed, strict=True):
         sources[i] = Source(host, get(HOST))
     return [

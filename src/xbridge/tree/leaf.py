@@ -10,7 +10,7 @@ from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
-from xbridge._engine.convert import convert_all, each, plan
+from xbridge._engine.convert import convert, each, plan
 from xbridge._engine.execute import call_untraced
 from xbridge._engine.repeat import compose
 from xbridge._engine.source import import_for, resolve_source
@@ -196,7 +196,7 @@ def _convert_or_keep(x: Any, target: Backend, options: Options) -> Any:
     """
     source = resolve_source(x)
 
-    def convert(source: Source, target: Backend, options: Options) -> Any:
+    def convert_if_supported(source: Source, target: Backend, options: Options) -> Any:
         try:
             found = import_for(source, target, options)
             plan(found, target, options)
@@ -204,9 +204,9 @@ def _convert_or_keep(x: Any, target: Backend, options: Options) -> Any:
             return x
         except XBridgeError:  # the conversion raises it too
             return None
-        return None if found is source else convert_all([found], target, options)[0]
+        return None if found is source else convert(found, target, options)
 
-    return call_untraced(convert, source, [source.backend], target, options)
+    return call_untraced(convert_if_supported, source, [source.backend], target, options)
 
 
 def _convert_and_list(target: Backend, convert: ArrayFn, xs: list[Any], *, keeps: bool) -> list[Any]:
