@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from xbridge._core import entry_points, locks, tracing
     from xbridge._core.devices import CPU
     from xbridge._core.dtypes import DTYPES, category, is_inexact
-    from xbridge._core.text import format_bytes, preformatted, printable, table
+    from xbridge._core.text import format_bytes, printable, table
     from xbridge._engine.convert import each
     from xbridge._host.memory import native_dtype
     from xbridge._observe.policy import rules_in, set_process_rules
     from xbridge._observe.record import merge as merge_record
-    from xbridge._plan import steps
     from xbridge._plan.options import check_options
     from xbridge._plan.rules import chosen as resolve_dtype
+    from xbridge._plan.steps import Options, Plan
     from xbridge._registry import call_cache
     from xbridge._registry.registry import backend_for, entries_for
     from xbridge._registry.registry import get as get_backend
@@ -42,6 +42,8 @@ __all__ = [
     "CPU",
     "DTYPES",
     "HOST",
+    "Options",
+    "Plan",
     "backend_for",
     "call_cache",
     "category",
@@ -56,12 +58,10 @@ __all__ = [
     "locks",
     "merge_record",
     "native_dtype",
-    "preformatted",
     "printable",
     "resolve_dtype",
     "rules_in",
     "set_process_rules",
-    "steps",
     "table",
     "tracing",
 ]
@@ -70,6 +70,8 @@ _LATE = {
     "CPU": ("xbridge._core.devices", "CPU"),
     "DTYPES": ("xbridge._core.dtypes", "DTYPES"),
     "HOST": ("xbridge.backends", "HOST"),
+    "Options": ("xbridge._plan.steps", "Options"),
+    "Plan": ("xbridge._plan.steps", "Plan"),
     "backend_for": ("xbridge._registry.registry", "backend_for"),
     "call_cache": ("xbridge._registry.call_cache", ""),
     "category": ("xbridge._core.dtypes", "category"),
@@ -84,12 +86,10 @@ _LATE = {
     "locks": ("xbridge._core.locks", ""),
     "merge_record": ("xbridge._observe.record", "merge"),
     "native_dtype": ("xbridge._host.memory", "native_dtype"),
-    "preformatted": ("xbridge._core.text", "preformatted"),
     "printable": ("xbridge._core.text", "printable"),
     "resolve_dtype": ("xbridge._plan.rules", "chosen"),
     "rules_in": ("xbridge._observe.policy", "rules_in"),
     "set_process_rules": ("xbridge._observe.policy", "set_process_rules"),
-    "steps": ("xbridge._plan.steps", ""),
     "table": ("xbridge._core.text", "table"),
     "tracing": ("xbridge._core.tracing", ""),
 }

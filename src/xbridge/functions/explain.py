@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from xbridge.extend import preformatted, table
+from xbridge.extend import table
 
 if TYPE_CHECKING:
-    from xbridge.extend import steps
+    from xbridge.extend import Plan
 
 
 class CallPlan(NamedTuple):
@@ -20,7 +21,7 @@ class CallPlan(NamedTuple):
     """The library that the results go back to."""
     tracked: bool
     """True if an argument requires grad or is traced, so that the call is part of a graph or a transform."""
-    arguments: dict[str, steps.Plan]
+    arguments: dict[str, Plan]
     """The plan of each array, by its place in the call."""
     derivative: str
     batch: str
@@ -40,4 +41,4 @@ class CallPlan(NamedTuple):
 
     def _repr_html_(self) -> str:
         """Return the facts for a notebook."""
-        return preformatted(str(self))
+        return f"<pre>{escape(str(self))}</pre>"

@@ -20,6 +20,7 @@ from xbridge.extend import (
     CPU,
     DTYPES,
     HOST,
+    Options,
     backend_for,
     call_cache,
     each,
@@ -27,7 +28,6 @@ from xbridge.extend import (
     is_inexact,
     native_dtype,
     resolve_dtype,
-    steps,
     tracing,
 )
 from xbridge.functions import numpy
@@ -72,7 +72,7 @@ class Definition(NamedTuple):
     """The dtype that is named, if results of it go back in that of the array that decides."""
 
 
-PLAIN = steps.Options()
+PLAIN = Options()
 """The options of a function for which none was given."""
 
 
@@ -84,7 +84,7 @@ class Function:
         fn: Callable[..., Any],
         name: str,
         backend: str | None,
-        options: steps.Options,
+        options: Options,
         given: Definition,
         arrays: object = None,
     ) -> None:
@@ -154,7 +154,7 @@ class Call:
         options = function.options
         self.device = options.device
         """The device that the user names, on which arrays that are on several devices are gathered."""
-        self._options = steps.Options(options.device, copy=options.copy, order=options.order)
+        self._options = Options(options.device, copy=options.copy, order=options.order)
         args, kwargs = children_of(treedef)
         self._is_flat = not children_of(kwargs) and {*children_of(args)} <= {ARRAY}
         """True if all arguments are arrays and positional."""
@@ -289,7 +289,7 @@ def async_result_error(name: str) -> OptionError:
     )
 
 
-def convert_inputs(xs: Sequence[Array], library: Backend, options: steps.Options) -> list[Array]:
+def convert_inputs(xs: Sequence[Array], library: Backend, options: Options) -> list[Array]:
     """Convert arguments to the library of a function, which must not write to their memory.
 
     An error has the index of its argument.
@@ -328,13 +328,13 @@ def _raise_with_default(error: DTypeError, x: Array, library: Backend) -> None:
         raise hinted from error
 
 
-def could_write(owner: Backend, library: Backend, options: steps.Options) -> bool:
+def could_write(owner: Backend, library: Backend, options: Options) -> bool:
     """Return True if a function could write to arrays of a library: NumPy's are passed to it read-only."""
     is_guarded = library.name == HOST or library.assumes_immutable or owner is library
     return options.copy is None and not is_guarded and not (owner.assumes_immutable and owner.readonly)
 
 
-def must_copy(x: Array, library: Backend, options: steps.Options) -> bool:
+def must_copy(x: Array, library: Backend, options: Options) -> bool:
     """Return True if the function could write to the memory of an argument."""
     owner = backend_for(type(x))
     if owner is None or not could_write(owner, library, options):

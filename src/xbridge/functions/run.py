@@ -19,6 +19,7 @@ from xbridge.errors import OptionError, XBridgeError
 from xbridge.extend import (
     CPU,
     HOST,
+    Options,
     backend_for,
     call_cache,
     each,
@@ -26,7 +27,6 @@ from xbridge.extend import (
     get_backend,
     is_inexact,
     resolve_dtype,
-    steps,
     tracing,
 )
 from xbridge.functions.explain import CallPlan
@@ -290,7 +290,7 @@ def _run_rule(rule: DerivableFunction, xs: list[Array], *, refuses_cut: bool = F
     return ys[0] if treedef == ARRAY else unflatten(treedef, iter(ys))
 
 
-def _cast_and_cut(x: Array, array_library: Backend, library: Backend, options: steps.Options) -> Array:
+def _cast_and_cut(x: Array, array_library: Backend, library: Backend, options: Options) -> Array:
     """Cast an array in its own library, so that gradients flow through the cast. Cut its graph if asked."""
     if options.dtype is not None or options.by_dtype:
         info = array_library.array_info(x)
@@ -383,7 +383,7 @@ def _restore_result(
     traced: list[Any] = []
     treedef = flatten_result(result, function.name, arrays, traced)
 
-    def keep_text(x: Array, _: steps.Options) -> Array | None:  # in a container, as in `xbridge.tree`
+    def keep_text(x: Array, _: Options) -> Array | None:  # in a container, as in `xbridge.tree`
         kind = getattr(getattr(x, "dtype", None), "kind", "")
         return x if kind in ("U", "S", "T") and x is not result else None
 
@@ -397,11 +397,11 @@ def _restore_result(
     return result if same else unflatten(treedef, iter(made), iter(traced))
 
 
-def _result_options(function: Function, device: Device | None) -> steps.Options:
+def _result_options(function: Function, device: Device | None) -> Options:
     """Return the options with which results go back to a device."""
     # A function of the caller's library may have a graph of its own, such as that of a module's weights.
     grad = "detach" if function.options.grad == "detach" else None
-    return steps.Options(device, function.narrowing, grad=grad)
+    return Options(device, function.narrowing, grad=grad)
 
 
 # -- again ---------------------------------------------------------------------------------------------------
@@ -435,9 +435,7 @@ def _cache_call(function: Function, read: CallInputs, version: int) -> None:
         call_cache.store(key, version, _make_cached_call(function, read, at))
 
 
-def _make_converter(
-    owner: Backend, library: Backend, options: steps.Options
-) -> Callable[[Array], Array | None]:
+def _make_converter(owner: Backend, library: Backend, options: Options) -> Callable[[Array], Array | None]:
     """Return the function that converts an argument, or declines: the planned call names what is refused."""
     name, to_host = library.name, library.name == HOST
     device, dtype = options.device, options.dtype
