@@ -10,7 +10,7 @@ it needs are imported. `xbridge._registry.call_cache` has the tables.
 #
 # - `more` and `other` take surplus arguments. To check them here saves a wrapper, and so another call.
 # - Options are compared with `is None`, because `==` runs foreign code: NumPy's float64 dtype equals None.
-# - What is no array is refused again by its type: programs ask in loops, and such an error costs little.
+# - What is no array is refused here again: programs ask in loops, and a plan takes four times as long.
 # - A cached function that declines returns None, so that a miss needs no exception.
 # - The key is written inline, which equals that of `CallOptions.key` and is made faster.
 # - Imports of the engine are inside of the functions: `import xbridge` stays fast, and loads no NumPy.
@@ -20,7 +20,15 @@ from __future__ import annotations
 
 from xbridge._core.entry_points import MISSING, after_lookup, entry_point, marked, plan_call, shorten
 from xbridge._core.tracing import none_in_traces
-from xbridge._registry.call_cache import cache_version, decline, direct, direct_own, lookup, lookup_direct
+from xbridge._registry.call_cache import (
+    cache_version,
+    decline,
+    direct,
+    direct_own,
+    lookup,
+    lookup_direct,
+    lookup_refusal,
+)
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import FOREIGN_ERRORS, UnknownBackendError, UnsupportedArrayError, XBridgeError
@@ -85,7 +93,7 @@ def _convert(
         if y is not None:
             return y
         if device is None and dtype is None and copy is None and grad is None:
-            error = lookup(("refused", backend, type(x)))(x)
+            error = lookup_refusal(backend, x)
             if error is not None:
                 raise error
     options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
@@ -122,7 +130,7 @@ def _convert_to(backend: str) -> Callable[..., Any]:
             if y is not None:
                 return y
             if device is None and dtype is None and copy is None and grad is None:
-                error = lookup(("refused", backend, type(x)))(x)
+                error = lookup_refusal(backend, x)
                 if error is not None:
                     raise error
         options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
@@ -164,7 +172,7 @@ def _convert_to_host(
         if host is not None:
             return host
         if dtype is None and copy is None and grad is None and writable is None:
-            error = lookup(("refused", HOST, type(x)))(x)
+            error = lookup_refusal(HOST, x)
             if error is not None:
                 raise error
     options = {"dtype": dtype, "copy": copy, "grad": grad, "writable": writable}
@@ -260,7 +268,7 @@ def _plan_conversion(x: Array, backend: str | ModuleType, **options: Any) -> Any
         y = _convert_by_loading(x, backend)
         if y is not None:
             return y
-    from xbridge._engine import source, verbs  # noqa: PLC0415 -- they import NumPy
+    from xbridge._engine import repeat, verbs  # noqa: PLC0415 -- they import NumPy
     from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
 
     version = cache_version()
@@ -268,7 +276,7 @@ def _plan_conversion(x: Array, backend: str | ModuleType, **options: Any) -> Any
         return verbs.to_backend(x, backend, CallOptions(**options))
     except UnsupportedArrayError as error:
         if not given:
-            source.cache_refusal(backend, x, error, version)
+            repeat.cache_refusal(backend, x, error, version)
         raise
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from xbridge._core.entry_points import entry_point
-from xbridge._registry.call_cache import cache_version, lookup
+from xbridge._registry.call_cache import cache_version, lookup_refusal
 from xbridge._registry.registry import backend_for, by_type, get, is_number
 from xbridge.errors import OptionError, UnsupportedArrayError, shown, type_of
 
@@ -366,11 +366,11 @@ def _owner(x: Array, asked: str) -> Backend:
     """Return the backend of an array; raise the error of the function that was asked if there is none."""
     backend = backend_for(type(x))
     if backend is None:
-        error = lookup(("refused", asked, type(x)))(x)
+        error = lookup_refusal(asked, x)
         if error is None:
-            from xbridge._engine import source  # noqa: PLC0415 -- only an error needs it
+            from xbridge._engine import repeat, source  # noqa: PLC0415 -- only an error needs it
 
             version, error = cache_version(), source.ownerless_error(x, asked)
-            source.cache_refusal(asked, x, error, version)
+            repeat.cache_refusal(asked, x, error, version)
         raise error from None
     return backend

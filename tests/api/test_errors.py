@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import array
 import copy as copies
+import gc
 import pickle
+import sys
 import traceback
+import weakref
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from inside import MOST, cached, get_backend, refusals
 from toylib import Toy, make_backend
 
 import xbridge
@@ -114,13 +118,22 @@ def test_refusal__says_the_same_each_time(call: Callable[[object], object], x: o
     for _ in range(3):
         with pytest.raises(xbridge.UnsupportedArrayError) as caught:
             call(x)
-        told.append((str(caught.value), caught.value.hint, len(traceback.extract_tb(caught.tb))))
+        error = caught.value
+        said = (str(error), error.hint, error.index, repr(error.__cause__))
+        told.append((*said, len(traceback.extract_tb(caught.tb))))
     assert len(set(told)) == 1
 
 
-def test_refusal__ends_when_the_class_gets_a_protocol() -> None:
+def make_global_class(patch: pytest.MonkeyPatch, name: str) -> Any:
+    """A class that this module keeps, whose refusals are cached."""
+    cls = type(name, (), {"__module__": __name__})
+    patch.setattr(sys.modules[__name__], name, cls, raising=False)
+    return cls
+
+
+def test_refusal__ends_when_the_class_gets_a_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
     """An object that was refused is converted once it, or its class, exports an array."""
-    kind: Any = type("Kind", (), {})
+    kind = make_global_class(monkeypatch, "Kind")
     x, y = kind(), kind()
     for one in (x, y, x):
         with pytest.raises(xbridge.UnsupportedArrayError):
@@ -131,6 +144,57 @@ def test_refusal__ends_when_the_class_gets_a_protocol() -> None:
         xbridge.to_numpy(y)
     kind.__array__ = lambda *_, **__: np.arange(2)
     assert xbridge.to_numpy(y).tolist() == [0, 1]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="a class in Python cannot be a buffer")
+def test_refusal__ends_when_the_class_gets_a_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object that was refused is converted once its class exports a buffer."""
+    kind = make_global_class(monkeypatch, "Kind")
+    for _ in range(2):
+        with pytest.raises(xbridge.UnsupportedArrayError):
+            xbridge.to_numpy(kind())
+    kind.__buffer__ = lambda *_: memoryview(array.array("d", [1.0]))
+    assert xbridge.to_numpy(kind()).tolist() == [1.0]
+
+
+@pytest.mark.parametrize("call", [xbridge.to_numpy, xbridge.backend_of])
+def test_refusal__keeps_no_class_alive(call: Callable[[object], object]) -> None:
+    """A class of a function is freed with all that it holds, although its objects were refused."""
+    xbridge.to_torch(A)  # calls are cached once backends are loaded
+    cls = type("Local", (), {})
+    held = weakref.ref(cls)
+    for _ in range(2):
+        with pytest.raises(xbridge.UnsupportedArrayError):
+            call(cls())
+    del cls
+    gc.collect()
+    assert held() is None
+
+
+def test_refusal__of_one_array_is_not_that_of_others() -> None:
+    """An array that its backend cannot read, such as a freed one, has no influence on others of its class."""
+
+    def array_info(x: Toy) -> Any:
+        if x.data.size == 0:
+            raise xbridge.UnsupportedArrayError.build("read a Toy", "it was freed")
+        return get_backend("numpy").array_info(x.data)
+
+    xbridge.register_backend("toylib", make_backend(array_info=array_info, fast_to_numpy=lambda _: None))
+    with pytest.raises(xbridge.UnsupportedArrayError, match="freed"):
+        xbridge.to_numpy(Toy(np.ones(0)))
+    assert xbridge.to_numpy(Toy(np.ones(2))).tolist() == [1, 1]
+
+
+def test_refusal__leaves_cached_calls_in_their_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refusals of many classes are forgotten in time, and make no call be planned again."""
+    xbridge.to_numpy(A, dtype="float32")
+    calls = dict(cached)
+    for i in range(MOST + 1):
+        with pytest.raises(xbridge.UnsupportedArrayError):
+            xbridge.to_numpy(make_global_class(monkeypatch, f"Kind{i}")())
+    assert cached == calls
+    assert calls
+    assert len(refusals) == MOST
 
 
 def test_refusal__depends_on_text_and_containers_themselves() -> None:

@@ -13,7 +13,7 @@ from xbridge._core.protocol import FEATURES, REQUIRED
 from xbridge._engine import convert
 from xbridge._host.memory import native_dtype
 from xbridge._registry import registry
-from xbridge._registry.call_cache import cached, direct, direct_own
+from xbridge._registry.call_cache import MOST, cached, direct, direct_own, refusals
 from xbridge._registry.registry import add_observer, remove_observer
 from xbridge._registry.registry import get as get_backend
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DTYPES",
     "FEATURES",
+    "MOST",
     "REQUIRED",
     "add_observer",
     "cached",
@@ -38,6 +39,7 @@ __all__ = [
     "native_dtype",
     "planned",
     "planned_arrays",
+    "refusals",
     "remove_observer",
 ]
 

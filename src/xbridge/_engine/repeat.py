@@ -19,14 +19,18 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, reduce
 from operator import attrgetter
+from pathlib import PurePath
+from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES
+from xbridge._core.literals import SEQUENCES
 from xbridge._core.protocol import Array, Backend, HostArray
 from xbridge._engine.source import Source
 from xbridge._host import memory as _host
-from xbridge._host.importers import import_array
+from xbridge._host.exporters import has_attribute
+from xbridge._host.importers import PROTOCOLS, import_array, is_exporter
 from xbridge._host.memory import native_dtype
 from xbridge._plan.options import cache_key, find_converter
 from xbridge._plan.steps import Options, Plan, Step
@@ -34,14 +38,15 @@ from xbridge._registry.call_cache import (
     are_both_immutable,
     decline,
     lookup_direct,
+    refusals,
     store,
     store_by_key,
     try_in_order,
     unchanged,
 )
-from xbridge._registry.registry import get
+from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
-from xbridge.errors import FOREIGN_ERRORS, XBridgeError
+from xbridge.errors import FOREIGN_ERRORS, UnsupportedArrayError, XBridgeError, type_of
 
 T = TypeVar("T")
 
@@ -68,6 +73,9 @@ _ON_ANY_VIEW: dict[Options, Convert] = {
     Options(writable=True): lambda host: host if host.flags.writeable else _host.copy(host),
 }
 """What options do with a view of any kind. For another target than the host, only the first is right."""
+
+_EXPORTS = (*PROTOCOLS, "__buffer__")
+"""The attributes of what may be an array after all."""
 
 _FAILURES = (XBridgeError, *FOREIGN_ERRORS)
 """The errors of a step that make a call decline. The plan that follows fails too, and explains the error.
@@ -138,9 +146,29 @@ def cache_import(version: int, cls: type, host: Array, target: Backend, options:
     store(call, version, compose(importer(target, options), convert))
 
 
+def cache_refusal(asked: str | ModuleType, x: object, error: UnsupportedArrayError, version: int) -> None:
+    """Cache what is said of an object that is no array, for others of its class."""
+    cls, index, said = type(x), error.index, (error.action, error.reason, error.hint)
+    cause = error.__cause__ and error.__cause__.args  # that of `memoryview`, which takes no other object
+    by_class = not issubclass(cls, (*SEQUENCES, dict, str, PurePath)) and type_of(x) in error.action
+    if not (by_class and is_global(cls)) or is_exporter(x) or backend_for(cls) is not None:
+        return  # it depends on the object itself, or the cache would keep what the class holds
+
+    def refuse(x: object) -> UnsupportedArrayError | None:
+        if has_attribute(x, *_EXPORTS):  # its class may have got one since
+            return None
+        refused = UnsupportedArrayError.build(*said)
+        refused.index = index
+        refused.__cause__ = TypeError(*cause) if cause else None
+        return refused
+
+    store((asked, cls), version, refuse, refusals)
+
+
 def is_global(cls: type) -> bool:
     """Return True if a module keeps the class, as the cache does. One of a function may keep its object."""
-    return getattr(sys.modules.get(cls.__module__), cls.__name__, None) is cls
+    members = getattr(sys.modules.get(cls.__module__), "__dict__", {})  # without a call of `__getattr__`
+    return members.get(cls.__name__) is cls
 
 
 def importer(target: Backend, options: Options) -> Convert:

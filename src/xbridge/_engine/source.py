@@ -8,23 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import PurePath
 from types import ModuleType
 from typing import Any
 
 from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES
-from xbridge._core.literals import NUMBERS, SEQUENCES
+from xbridge._core.literals import NUMBERS
 from xbridge._core.protocol import Array, ArrayInfo, Backend
 from xbridge._core.wording import option_of, text_of
-from xbridge._host.advice import FUNCTIONS, aim, hint_for_object, literal_error
+from xbridge._host.advice import aim, hint_for_object, literal_error
 from xbridge._host.dlpack import NotOnHostError
-from xbridge._host.exporters import has_attribute
-from xbridge._host.importers import PROTOCOLS, import_array, is_exporter, names_in_table
+from xbridge._host.importers import import_array, is_exporter, names_in_table
 from xbridge._host.memory import with_named_bits
 from xbridge._host.sequences import is_literal
 from xbridge._plan.steps import Options
-from xbridge._registry.call_cache import store
 from xbridge._registry.registry import backend_for, get, known_backends
 from xbridge.backends import HOST
 from xbridge.errors import (
@@ -114,7 +111,10 @@ def import_source(
 
 
 def with_mapped_dtype(source: Source, target: Backend, options: Options) -> Options:
-    """Return options with the dtype that a call maps an input to, or all columns of a table; None if none."""
+    """Return the options for one input, in which a mapping of dtypes is the dtype that it gives this input.
+
+    That is None for an input that keeps its dtype. A table is cast if all its columns get one dtype.
+    """
     if not options.by_dtype:
         return options
     dtypes, dtype = dict(options.by_dtype), None
@@ -213,21 +213,6 @@ def ownerless_error(x: Any, verb: str) -> UnsupportedArrayError:
         hint = f"{verb}(asarray(x))" if is_exporter(x) else hint_for_object(x)
     action = f"{_ASKED.get(verb, 'find the device of')} {type_of(x)}"
     return UnsupportedArrayError.build(action, "it is not an array of a known library", hint)
-
-
-def cache_refusal(asked: str | ModuleType, x: object, error: UnsupportedArrayError, version: int) -> None:
-    """Cache what is said of an object that is no array, for others of its type: programs ask in loops."""
-    cls = type(x)
-    said = error.action, error.reason, error.hint
-    by_object = (*SEQUENCES, *FUNCTIONS, dict, str, PurePath)
-    if issubclass(cls, by_object) or is_exporter(x) or type_of(x) not in error.action:
-        return  # it depends on the object itself
-
-    def refuse(x: object) -> UnsupportedArrayError | None:
-        # Its class may have got a protocol since.
-        return None if has_attribute(x, *PROTOCOLS) else UnsupportedArrayError.build(*said)
-
-    store(("refused", asked, cls), version, refuse)
 
 
 def refuse_alignment(sources: Sequence[Source], verb: str = "align") -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from xbridge._core.protocol import Array, Backend
+    from xbridge.errors import XBridgeError
 
     Convert = Callable[[Any], Any]
 
@@ -43,8 +44,11 @@ The verb is the name of a function, or "convert", "tree" or "aligned". `CallOpti
 functions write the same tuple inline. The oldest call makes room for a new one.
 """
 
+refusals: dict[tuple[object, ...], Callable[..., Any]] = {}
+"""The errors for objects that are no arrays, by the target or the function that was asked, and their type."""
+
 MOST = 512
-"""The most calls that are cached, and the most keys of arrays for each."""
+"""The most calls that are cached, the most keys of arrays for each, and the most refusals."""
 
 _version = 0
 _is_open = False
@@ -82,17 +86,33 @@ def lookup_direct(name: str, cls: type) -> Convert:
     return direct[name].get(cls, decline)
 
 
+@none_in_traces
+def lookup_refusal(asked: object, x: object) -> XBridgeError | None:
+    """Return the error for an object whose type was refused before, or None."""
+    try:
+        refuse = refusals.get((asked, type(x)), decline)
+    except FOREIGN_ERRORS:  # a target without a hash
+        return None
+    error: XBridgeError | None = refuse(x)
+    return error
+
+
 @traced_as(lambda: -1)  # what a compiler traces is not cached
 def cache_version() -> int:
     """Return a number that changes whenever cached calls are invalidated."""
     return _version
 
 
-def store(key: tuple[object, ...], version: int, run: Callable[..., Any]) -> None:
+def store(
+    key: tuple[object, ...],
+    version: int,
+    run: Callable[..., Any],
+    table: dict[tuple[object, ...], Callable[..., Any]] = cached,
+) -> None:
     """Cache a call, unless calls were invalidated since `version` was read, or are observed."""
     with _lock:
         if version == _version and _is_open:
-            _put(cached, key, run)
+            _put(table, key, run)
 
 
 def store_by_key(
@@ -138,6 +158,7 @@ def invalidate(connected: Callable[[], list[Backend]]) -> None:
         _version = version = _version + 1
         _is_open = False
         cached.clear()
+        refusals.clear()
         for known in (direct_own, *direct.values()):
             known.clear()
     # The backends are asked after the version has changed. If they change again meanwhile, that makes a newer

@@ -140,10 +140,8 @@ def hint_for_labels(call: str, labels: Sequence[object]) -> str | None:
 def has_attribute(x: object, *names: str) -> bool:
     """Return True if an object or its class has one of some attributes, without a call of `__getattr__`."""
     for base in type(x).__mro__:
-        members = vars(base)
-        for name in names:
-            if name in members:
-                return True
+        if not vars(base).keys().isdisjoint(names):
+            return True
     if type(x).__dictoffset__ == 0:
         return False
     try:
