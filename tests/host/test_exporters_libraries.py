@@ -304,7 +304,7 @@ NAMED = {
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
 @pytest.mark.parametrize("source", NAMED)
 def test_to_numpy__named_dtype_is_a_permission_to_cast_each_column(source: str, dtype: str) -> None:
-    """A table of several dtypes, or with missing integers, becomes the floating dtype that the call names."""
+    """A table of several dtypes, or with missing integers, becomes the named floating dtype, in C order."""
     x, wanted = made(source), np.array(NAMED[source], "float64").astype(dtype)
     with contextlib.suppress(ImportError):
         assert str(xbridge.to_torch(x, dtype=dtype).numpy()) == str(wanted)
@@ -312,6 +312,7 @@ def test_to_numpy__named_dtype_is_a_permission_to_cast_each_column(source: str, 
         host = xbridge.to_numpy(x, dtype=dtype)
         assert host.dtype == dtype
         np.testing.assert_array_equal(host, wanted)
+        assert host.flags.c_contiguous  # as code expects that takes the values of a tensor by `view`
         assert xbridge.tree.to_numpy([x], dtype=dtype, exporters=True)[0].tobytes() == host.tobytes()
 
 

@@ -38,7 +38,7 @@ class _PandasAdapter(Adapter):
             return None
         is_new, options = has_gaps or len(natives) > 1, {"na_value": np.nan} if has_gaps else {}
         with np.errstate(all="ignore"):
-            return x.to_numpy(target, copy=is_new, **options), is_new
+            return np.ascontiguousarray(x.to_numpy(target, copy=is_new, **options)), is_new
 
     def _decode(self, column: Any, dtype: str | None) -> tuple[HostArray, bool] | None:
         """Return a column that holds Arrow's values, categories or sparse values."""
