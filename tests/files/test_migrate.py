@@ -157,9 +157,42 @@ def test_migrate__lists_what_is_written_to(statement: str) -> None:
     assert replaced == HEAD + statement
 
 
+REWRAPPED = [
+    "torch.from_numpy(w.detach().numpy()).zero_()",
+    "torch.from_numpy(w.detach().numpy()).view(-1)[1:].fill_(7)",
+    "torch.from_numpy(w.detach().numpy())[0] = 7",
+    "torch.nn.init.zeros_(torch.from_numpy(w.detach().numpy()))",
+    "torch.as_tensor(w.detach().numpy()).zero_()",
+    "torch.from_numpy(np.asarray(w.detach())).zero_()",
+    "a = w.detach().numpy()\ntorch.from_numpy(a).fill_(7)",
+    "b = torch.from_numpy(w.detach().numpy())\nb.fill_(7)",
+    "a = w.detach().numpy()\nb = torch.from_numpy(a)\nb += 7",
+    "a = w.detach().numpy()\na = torch.from_numpy(a)\na.fill_(7)",
+    "bs = [torch.from_numpy(w.detach().numpy())]\nfor b in bs: b.fill_(7)",
+    "import xbridge\na = w.detach().numpy()\nxbridge.to_torch(a).fill_(7)",
+]
+"""Statements that write to a parameter by a tensor of its NumPy array."""
+
+
+@pytest.mark.parametrize("statements", REWRAPPED)
+def test_migrate__write_by_a_tensor_of_the_array_still_reaches_the_parameter(statements: str) -> None:
+    """A tensor of a read-only array would be a copy, so the array of the parameter stays writable."""
+    _, replaced = migrate(HEAD + statements)
+    _, again = migrate(replaced)
+    results = []
+    for program in (HEAD + statements, replaced, again):
+        w = torch.ones(3, requires_grad=True)
+        exec(program, {"w": w})
+        results.append(w.tolist())
+    assert results == [results[0]] * 3
+    assert results[0] != [1, 1, 1]
+
+
 @pytest.mark.parametrize(
     "statement",
     [
+        "import xbridge\nxbridge.to_torch(t.cpu().numpy()).sum()",
+        "y = t.cpu().numpy()\n_(y.__len__())",
         "a[t.cpu().numpy()] = 0",
         "y = t.cpu().numpy()",
         "y = t.cpu().numpy().copy()\ny[:] = 0",

@@ -49,7 +49,8 @@ WRITERS = {
     *("copyto", "place", "putmask", "put_along_axis", "fill_diagonal", "readinto", "recv_into"),
 }
 """Methods that write to their array, and functions that write to their first argument."""
-WRITER = m.Name(m.MatchIfTrue(WRITERS.__contains__))
+WRITER = m.Name(m.MatchIfTrue(WRITERS.__contains__)) | m.Name(m.MatchRegex(r".*[^_]_"))
+"""Matches these names, and those of torch's methods and functions that write, such as `zero_`."""
 
 CONTAINERS = cst.Tuple | cst.List | cst.Dict | cst.ListComp | cst.DictComp
 """Expressions one level inside of which an array stands."""
@@ -109,6 +110,7 @@ class Migration(cst.CSTTransformer):
         self._kept: dict[cst.CSTNode, Replacement] = {}
         self._within: set[cst.CSTNode] = set()
         attributes = {x.attr for x in m.findall(module, m.Attribute()) if isinstance(x, cst.Attribute)}
+        self._shared: dict[cst.Call, bool] = {}
         self._uses: dict[str, list[cst.CSTNode]] = {}
         for x in m.findall(module, m.Name() | m.Attribute()):
             if x not in attributes:
@@ -320,6 +322,11 @@ class Migration(cst.CSTTransformer):
         is_writer = arg is call.args[0] and m.matches(call.func, WRITER | m.Attribute(attr=WRITER))
         if is_writer or m.matches(arg, m.Arg(keyword=m.Name("out"))):
             return depth == 0
+        if arg is call.args[0] and self._name_of(call.func) in _SHARERS:
+            if call not in self._shared:
+                self._shared[call] = False  # `x = torch.from_numpy(x)` leads back here
+                self._shared[call] = self._is_written(call, depth)
+            return self._shared[call]
         is_kept = follows == 2 and m.matches(call.func, m.Attribute(attr=m.Name("append")))
         return is_kept and self._is_written_by(_descend(call, "v"), depth + 1, 1)
 
@@ -367,6 +374,11 @@ _WORDS = re.compile(
 )
 _TO_JAX = ("jax.numpy.asarray", "jax.numpy.array", "jax.device_put")
 _TO_NUMPY = ("numpy.asarray", "numpy.array")
+_SHARERS = {
+    *("torch.from_numpy", "torch.as_tensor", "torch.asarray", "torch.from_dlpack", "numpy.asarray"),
+    *("xbridge.to_torch", "xbridge.to_backend", "xbridge.asarray"),
+}
+"""The functions whose result has the memory of their first argument."""
 
 
 def _descend(node: cst.CSTNode, path: str) -> Any:
