@@ -142,6 +142,14 @@ def test_asarray__numpy_scalar_follows_the_arrays(options: dict[str, Any]) -> No
         assert xbridge.device_of(made) == ("cpu" if options == {"backend": "numpy"} else DEVICE)
 
 
+def test_tree__movable_object_goes_to_the_device_of_the_arrays() -> None:
+    """An object moves itself to the device that "gpu" and a kind stand for, whose names torch knows."""
+    movable = type("Movable", (), {"to": lambda self, device: torch.ones(1).to(device)})()
+    for device in ("gpu", KIND):
+        moved = tree.to_torch([movable, torch.ones(1)], device=device, movables=True)
+        assert [xbridge.device_of(x) for x in moved] == [DEVICE, DEVICE]
+
+
 def test_tree__lengths_of_a_packed_sequence_stay_on_the_host() -> None:
     """The batch sizes of a packed sequence are neither moved nor cast, and its indices follow the data."""
     packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2, 3), torch.ones(4, 3)], enforce_sorted=False)

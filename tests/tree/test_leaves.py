@@ -152,8 +152,19 @@ def test_to_torch__object_with_a_method_to_is_moved_if_the_call_asks_for_it() ->
     assert (type(moved["x"]).__name__, moved["name"]) == ("Tensor", "a")
     assert moved["batch"][0] is moved["batch"][1] is not given
     assert tree.to_backend(given, "numpy", device="cpu", movables=True).device == "cpu"
+    device = pytest.importorskip("torch").device("cpu")
+    assert tree.to_torch(given, device=device, movables=True).device is device
     route = type("Route", (), {"to": "Bern"})()
     assert tree.to_torch([route], device="cpu", movables=True) == [route]
+
+
+def test_to_torch__object_is_moved_to_the_device_that_another_library_names() -> None:
+    """The method `to` gets a device of the target, or its name, and not another library's object."""
+    pytest.importorskip("torch")
+    device = pytest.importorskip("jax").devices("cpu")[0]
+    moved = tree.to_torch([Movable(), A], device=device, movables=True)[0]
+    assert type(moved.device) is str
+    assert moved.device == "cpu"
 
 
 def test_to_backend__object_that_cannot_be_moved_is_an_error_with_its_path() -> None:

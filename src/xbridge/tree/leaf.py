@@ -17,6 +17,7 @@ from xbridge._engine.source import import_for, resolve_source
 from xbridge._host.exporters import has_attribute
 from xbridge._host.memory import as_readonly
 from xbridge._plan.options import CallOptions, find_converter, read_options
+from xbridge._plan.rules import destination
 from xbridge._plan.steps import Options
 from xbridge._registry.call_cache import decline, lookup_direct
 from xbridge._registry.registry import are_arrays, backend_for, get, known_backends
@@ -125,7 +126,11 @@ def leaf_converter(target: Backend, options: CallOptions, leaves: Leaves = ARRAY
     )
     if options.writable is False:
         make = compose(make, as_readonly)
-    move = partial(_move, device=options.device) if leaves.movables else None
+    move = None
+    if leaves.movables:  # an object has no names of devices such as "gpu", nor devices of other libraries
+        is_own = target.device_name(options.device) is not None
+        named = str(destination(target, checked.device, CPU))
+        move = partial(_move, device=options.device if is_own else named)
     other = partial(_convert_other, target=target, keeps=keeps, make=make, move=move)
 
     def convert(xs: list[Any]) -> list[Array]:
