@@ -112,6 +112,9 @@ WANTED: dict[str, Any] = {
     "to_numpy(pd.Series([True, None], dtype='boolean').fillna(False).astype(object))": [1.0, 0.0],
     "to_torch(pd.DataFrame({'x': [0.5, 1.5], 'n': [1, 2]}))": [[0.5, 1.0], [1.5, 2.0]],
     "to_jax(pd.DataFrame({'x': [0.5, 1.5], 'n': [1, 2]}))": [[0.5, 1.0], [1.5, 2.0]],
+    "to_torch(pd.DataFrame({'x': [0.5, 1.5], 'n': [1, 2]}), dtype='default')": [[0.5, 1.0], [1.5, 2.0]],
+    "to_list(pd.DataFrame({'x': [0.5, 1.5], 'n': [1, 2]}))": [[0.5, 1.0], [1.5, 2.0]],
+    "to_torch(A.astype('f4'), backend='jax')": [0.0, 1.0, 2.0],
     "to_numpy(pd.DataFrame({'a': [1, 2], 'b': [True, False], 'c': ['x', 'y']}))": [[1.0, 1.0], [2.0, 0.0]],
 }
 """Calls that fail, and the values that the user wanted, which the first advice that can be followed gives."""
@@ -349,6 +352,17 @@ def test_hint__of_a_table_names_the_target(target: str) -> None:
     assert xbridge.dtype_of(cast) == ("float32" if target == "jax" else "float64")
 
 
+def test_hint__has_what_the_call_asked_for() -> None:
+    """The hint of a call that names a library, a dtype or a list leads there."""
+    names = names_for("pd torch jax")
+    frame = f"pd.DataFrame({ {'x': [0.5, 1.5], 'n': [1, 2]} })"
+    made = eval(hint_of(f"to_torch({frame}, dtype='default')"), {**names, "x": eval(frame, names)})
+    assert made.dtype == names["torch"].get_default_dtype()
+    assert type(eval(hint_of(f"to_list({frame})"), {**names, "x": eval(frame, names)})) is list
+    hint = hint_of("to_torch(A, backend='jax', dtype='float32')")
+    assert hint == "to_backend(x, 'jax', dtype='float32')"
+
+
 def test_hint__of_groups_is_none() -> None:
     """The groups of a table have no `keys`, though their class has the name, so no dict is made of them."""
     groups = pytest.importorskip("pandas").DataFrame({"f": [1], "x": [1]}).groupby("f")
@@ -386,7 +400,10 @@ ELSEWHERE = {
     "backends/jax/test_jax.py": ["x.astype('int8')"],
     "backends/test_defaults.py": ["to_numpy(x)"],
     "emulated/test_transfers_casts.py": ["{}=64"],
-    "files/test_checkpoints.py": ["--at KEY, which takes a part of it"],
+    "files/test_checkpoints.py": [
+        "--at KEY, which takes a part of it",
+        "torch.save(model.state_dict(), path) where it was saved",
+    ],
     "functions/test_batches.py": [
         "result=f, where f(*args) returns empty arrays of the shapes and dtypes of the result",
         "result=f with the shapes of the result",

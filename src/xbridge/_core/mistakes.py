@@ -33,6 +33,7 @@ _BESIDE = "a transfer runs beside the program, and pins memory itself"
 _ELSEWHERE = {
     "requires_grad": ("it makes a new leaf", "asarray(x, backend={target}, requires_grad={value})"),
     "like": ("a conversion has one target", "asarray(x, like=y)"),
+    "backend": ("its name is that of its target", "to_backend(x, {value}{options})"),
     "device": ("NumPy's arrays are in host memory", "{call}"),
     "writable": ("only NumPy has read-only arrays", "to_numpy(x, writable={value})"),
     "force": ("every conversion detaches and moves as far as it must", "{call}"),

@@ -132,7 +132,13 @@ def import_for(source: Source, target: Backend, options: Options) -> Source:
     """Import an input for a conversion to the target with these options."""
     fetch = target.host_only or options.device == CPU
     named = options.dtype if options.dtype in DTYPES else None
-    found = import_source(source, target, must_share=options.copy is False, fetch=fetch, dtype=named)
+    try:
+        found = import_source(source, target, must_share=options.copy is False, fetch=fetch, dtype=named)
+    except DTypeError as error:
+        if options.dtype != "default":
+            raise
+        hint = error.hint.replace("'float64'", repr(target.default_dtype("float", CPU)))
+        raise error.build(error.action, error.reason, hint) from error.__cause__
     array = found.array
     if found.backend.on_one_device and found.backend is not target:
         array = found.backend.on_one_device(array)

@@ -221,7 +221,11 @@ def to_list(x: object, view: HostArray | None = None, listed: set[object] | None
 
 def _list_values(source: Source, host: Backend, options: Options) -> Any:
     """List the values of an array as Python numbers."""
-    source = import_for(source, host, options)
+    try:
+        source = import_for(source, host, options)
+    except DTypeError as error:
+        hint = f"{error.hint}.tolist()" if error.hint.startswith("to_numpy(") else error.hint
+        raise error.build(error.action, error.reason, hint) from error.__cause__
     info, cast = source.info(), None
     dtype, is_known = info.dtype, info.dtype in DTYPES
     if is_known and host.unsupported_dtype(dtype, CPU):
