@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -145,6 +146,25 @@ def test_convert__all_arrays_are_taken_under_their_keys_and_what_is_left_out_is_
     said = cli.run(*words, "--force").split("\n\n")[1].splitlines()
     assert said[0].split("  ")[0] == "not an array"
     assert [line.split(maxsplit=1) for line in said[1:]] == [[*pair] for pair in OTHERS.items()]
+
+
+def test_convert__what_is_skipped_is_not_what_the_file_is_refused_for(tmp_path: Path, cli: Cli) -> None:
+    """Of values that are not arrays, only those that `--skip` does not leave out are named."""
+    path = saved(tmp_path / "a.pt", {"a": A, "args": Namespace(lr=1), "none": None, "step": 3})
+    words = ("convert", path, tmp_path / "x.npz", "--flatten", "--skip", "args", "--skip", "none")
+    assert "'step' is int 3, not a tensor; try --skip-other, which leaves it out" in cli.refused(*words)
+    assert "it asks for argparse.Namespace" in cli.refused(*words[:4])
+    cli.run(*words, "--skip", "step")
+
+
+def test_show__module_is_refused_with_how_to_save_its_tensors(tmp_path: Path, cli: Cli) -> None:
+    """A file of a whole module is code, and its state dict is not."""
+    path, model = tmp_path / "a.pt", torch.nn.Linear(2, 1)
+    torch.save(model, path)
+    said = cli.refused("show", path)
+    assert said.endswith("Linear; try torch.save(model.state_dict(), path) where it was saved\n")
+    torch.save(model.state_dict(), path)
+    assert "weight  float32  (1, 2)" in cli.run("show", path)
 
 
 def test_convert__names_that_clash_are_refused_and_shown(tmp_path: Path, cli: Cli) -> None:

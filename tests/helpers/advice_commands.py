@@ -41,6 +41,8 @@ COMMANDS = (
     "convert numbered.pt o.npz",
     "convert tied.pt o.npz",
     "convert sparse.pt o.npz",
+    "convert deep.pt --to npz",
+    "explain two.npz --to torch --at model",
     "show n.npy there.npy",
     "matrix dtypes --to numpy",
 )

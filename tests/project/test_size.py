@@ -19,7 +19,7 @@ LIMITS = {
     "_registry": 990,
     "_transfer": 680,
     "backends": 3_570,
-    "files": 2_680,
+    "files": 2_700,
     "functions": 4_720,
     "testing": 10_280,
     "tree": 1_320,

@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             asked, unknown = _build_parser().parse_known_args(argv)
             if unknown:
                 options = re.findall(r"--[a-z-]+", asked.parser.format_help())
-                near = get_close_matches(unknown[0], options, 1) or ["--help"]
+                near = get_close_matches(unknown[0].partition("=")[0], options, 1, 0.8) or ["--help"]
                 action, call = f"take {unknown[0]!r}", f"{asked.parser.prog} {near[0]}"
                 raise RefusedError.build(action, f"{asked.parser.prog} has no such argument", call)
             status: int = asked.run(asked)

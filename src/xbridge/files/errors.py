@@ -57,6 +57,8 @@ def check_source(path: Path) -> None:
             if str(path).startswith(("http:", "https:", "s3:")):
                 reason = "it is an address, and only files are read"
             raise unreadable_error(path, reason)
+        if not path.stat().st_size:
+            raise unreadable_error(path, "it is empty")
         path.open("rb").close()
 
 

@@ -54,6 +54,8 @@ def read(path: Path, how: Reading) -> Content:
         return _read_content(path, [(None, found)], [], how)
     if not isinstance(found, dict) and not (how.flatten and is_container(found)):
         hint = "--flatten" if is_container(found) else ""
+        if isinstance(found, _Placeholder):  # such as a module
+            hint = "torch.save(model.state_dict(), path) where it was saved"
         what = repr(how.at[-1]) if how.at else "its content"
         raise unreadable_error(path, f"{what} is {describe(found)}", hint)
     values = list(flatten_content(found, path, how.at, flatten=how.flatten))
@@ -62,7 +64,8 @@ def read(path: Path, how: Reading) -> Content:
     if kept and not how.skip_other:
         (name, what), *more = kept
         reason = f"{format_list(name for name, _ in kept)} are not tensors"
-        asked = next((type(value).__name__ for _, value in values if isinstance(value, _Placeholder)), "")
+        classes = {name: type(x).__name__ for name, x in values if isinstance(x, _Placeholder)}
+        asked = next((classes[name] for name, _ in kept if name in classes), "")
         hint = f"--skip-other, which leaves {'them' if more else 'it'} out"
         if asked:
             reason = f"it asks for {asked}, which is not a tensor and could run code"
