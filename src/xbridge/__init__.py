@@ -128,4 +128,8 @@ def __dir__() -> list[str]:
 
 if environ.get("XBRIDGE_POLICY"):
     _policy = import_module("xbridge._observe.policy")
-    _policy.set_process_rules(_policy.rules_in(environ["XBRIDGE_POLICY"]))
+    try:
+        _policy.set_process_rules(_policy.rules_in(environ["XBRIDGE_POLICY"]))
+    except errors.OptionError as error:
+        hint = "XBRIDGE_POLICY=" + error.hint.replace("'", "")
+        raise error.build(f"read XBRIDGE_POLICY={environ['XBRIDGE_POLICY']}", error.reason, hint) from None

@@ -323,7 +323,14 @@ def test_policy__of_the_process_that_is_misspelt_is_refused(words: str) -> None:
         _policy.rules_in(words)
 
 
-@pytest.mark.parametrize(("words", "said"), [("copies=raise", "PolicyError"), ("x", "Option")])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("copies=raise", "PolicyError"),
+        ("x", "cannot read XBRIDGE_POLICY=x: "),
+        ("copies=error", "try XBRIDGE_POLICY=copies=raise\n"),
+    ],
+)
 def test_policy__environment_sets_the_policy_of_a_process(words: str, said: str) -> None:
     """The environment sets the policy of a process."""
     code = "import xbridge, numpy; xbridge.to_numpy(numpy.ones(3), copy=True); print('fine')"
