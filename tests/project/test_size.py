@@ -11,7 +11,7 @@ import pytest
 
 LIMITS = {
     "_core": 1_610,
-    "_engine": 2_345,
+    "_engine": 2_350,
     "_host": 2_105,
     "_observe": 720,
     "_plan": 1_240,
