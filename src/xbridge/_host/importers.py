@@ -331,8 +331,8 @@ def names_in_table(x: Any) -> list[str]:
     """Return the same, also of a table of a library whose columns are not cast one by one."""
     adapter = adapter_for(x)
     with chain_export_errors(x):
-        columns = [column for column in columns_of(x) if column is not x or adapter.is_flat(x)]
-        names = {name for column in columns for name in names_of(adapter.dtype(column))}
+        table = adapter.table(x) or ([("", x)] if adapter.is_flat(x) else [])
+        names = {name for _, column in table for name in names_of(adapter.dtype(column))}
     return sorted(names) if names.issubset(DTYPES) else []
 
 
