@@ -261,6 +261,19 @@ def test_aligned__packed_sequence_has_one_array() -> None:
     same(jax.grad(lambda x: f(there._replace(data=x)).data.sum())(there.data), expected)
 
 
+def test_aligned__packed_sequence_in_compiled_code() -> None:
+    """A function of torch takes one; for another library its lengths, which have no values, are refused."""
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(1, 2)])
+
+    def run(library: str) -> Any:
+        f = aligned(backend=library)(lambda p: p.data * 2)
+        return torch.compile(f, fullgraph=True, backend="eager")(packed)
+
+    same(run("torch"), 2 * packed.data)
+    with pytest.raises(Exception, match="a PackedSequence in compiled code"):  # torch wraps the error
+        run("jax")
+
+
 def test_aligned__gradients_by_keyword_are_in_the_order_of_the_signature() -> None:
     def vjp(g: Any, y: Any, a: Any, b: Any, *, c: int = 1) -> Any:
         return g * b * c, g * a * a.dtype.type(c), None

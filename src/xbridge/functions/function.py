@@ -346,6 +346,7 @@ def must_copy(x: Array, library: Backend, options: Options) -> bool:
 def program_key(function: str, traced: TreeDef, library: str, array_library: str, *objects: object) -> str:
     """Return a key that stands for a call in a compiled program. `objects` are its constants."""
     own = functions[function]
+    traceable(traced)  # raises for a packed sequence, whose lengths stay as they are
 
     def find(ints: Sequence[int], floats: Sequence[float]) -> DerivableFunction:
         constants: dict[str, Iterator[Any]] = {

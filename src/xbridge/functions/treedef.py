@@ -199,7 +199,7 @@ def flatten(x: Any, arrays: list[Any], traced: list[Any] | None) -> TreeDef:
         arrays.append(x)
         return ARRAY
     elif cls is not tuple:
-        kind, data = "named", _named_tuple_class(cls)
+        kind, data = "named", _named_tuple_class(cls, is_traced=tracing.is_traced())
         if data is None:
             return _flatten_other(x, arrays, traced)
     return (kind, data, *[flatten(child, arrays, traced) for child in children])
@@ -228,9 +228,12 @@ def _flatten_key(key: Any) -> TreeDef:
 
 
 @tracing.constant_in_traces
-def _named_tuple_class(cls: type) -> Any:
-    """Return the class of a named tuple, or one like the class of a struct sequence; None for others."""
-    if containers.is_packed_sequence(cls):
+def _named_tuple_class(cls: type, *, is_traced: bool) -> Any:
+    """Return the class of a named tuple, or one like the class of a struct sequence; None for others.
+
+    A packed sequence is one in traced code, where its lengths have no values.
+    """
+    if containers.is_packed_sequence(cls) and not is_traced:
         return None
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return cls
@@ -344,14 +347,16 @@ def _refuse_in_traces(cls: type) -> None:
 
 
 def traceable(treedef: TreeDef) -> TreeDef:
-    """Return the structure of a result that a compiler can make; raise for other containers."""
+    """Return the structure that a compiler can make; raise for other containers."""
     if isinstance(treedef, str) or treedef[0] == "=":
         return treedef
     kind, data, *children = treedef
     if kind == "node":
         _refuse_in_traces(data.container.cls)
+    if containers.is_packed_sequence(data):
+        _refuse_in_traces(data)
     if kind == "dict":
-        data = data[0], tuple(data[1])
+        data = data[0], data[1] and tuple(data[1])
     return (kind, data, *map(traceable, children))
 
 
