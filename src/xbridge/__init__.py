@@ -127,9 +127,4 @@ def __dir__() -> list[str]:
 
 
 if environ.get("XBRIDGE_POLICY"):
-    _policy = import_module("xbridge._observe.policy")
-    try:
-        _policy.set_process_rules(_policy.rules_in(environ["XBRIDGE_POLICY"]))
-    except errors.OptionError as error:
-        hint = "XBRIDGE_POLICY=" + error.hint.replace("'", "")
-        raise error.build(f"read XBRIDGE_POLICY={environ['XBRIDGE_POLICY']}", error.reason, hint) from None
+    import_module("xbridge._observe.policy").set_rules_of_environment(environ["XBRIDGE_POLICY"])

@@ -13,7 +13,7 @@ LIMITS = {
     "_core": 1_610,
     "_engine": 2_350,
     "_host": 2_105,
-    "_observe": 720,
+    "_observe": 730,
     "_plan": 1_240,
     "_pyinstaller": 150,
     "_registry": 990,
@@ -21,12 +21,12 @@ LIMITS = {
     "backends": 3_570,
     "files": 2_700,
     "functions": 4_720,
-    "testing": 10_280,
+    "testing": 10_290,
     "tree": 1_320,
 }
 """The most lines of each folder of the package."""
 
-ALL = 34_110
+ALL = 34_130
 """The most lines of all."""
 
 

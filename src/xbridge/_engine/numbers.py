@@ -83,10 +83,12 @@ def number_filler(kinds: frozenset[type], target: Backend | None, options: Optio
     elif int in kinds:
         floating = "float64" if named or own is host else None
 
-        def find_limits() -> tuple[int, int]:
+        def limits_of_floats() -> tuple[int, int]:
             # A default dtype may change between calls. Of the next integer, others are rounded to it.
             most = exact_integers(floating or own.default_dtype("float", CPU))[1] - 1
             return -most, most
+
+        find_limits = limits_of_floats
 
     if find_limits is None and finish is unchanged:
         return make

@@ -228,6 +228,15 @@ def set_process_rules(rules: Rules) -> Rules:
     return before.rules
 
 
+def set_rules_of_environment(text: str) -> None:
+    """Set the rules that `XBRIDGE_POLICY` holds, which an error names."""
+    try:
+        set_process_rules(rules_in(text))
+    except OptionError as error:
+        hint = "XBRIDGE_POLICY=" + str(error.hint).replace("'", "")
+        raise error.build(f"read XBRIDGE_POLICY={text}", error.reason, hint) from None
+
+
 _CATEGORIES: dict[str, type[PolicyWarning]] = {
     "copies": CopyWarning,
     "transfers": TransferWarning,

@@ -321,7 +321,7 @@ def convert_inputs(xs: Sequence[Array], library: Backend, options: Options) -> l
 def _raise_with_default(error: DTypeError, x: Array, library: Backend) -> None:
     """Raise the error with another hint, if the library lacks the dtype of the argument."""
     owner = backend_for(type(x))
-    dtype = owner and owner.dtype_of(x)
+    dtype = "" if owner is None else owner.dtype_of(x)
     if dtype in DTYPES and library.unsupported_dtype(dtype, CPU):
         hinted = error.build(error.action, error.reason, f"{error.hint}; or aligned(..., dtype='default')")
         hinted.index = error.index

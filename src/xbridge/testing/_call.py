@@ -171,7 +171,8 @@ def _map_leaves(change: Callable[[Any], Any], x: Any) -> Any:
     """Return lists, tuples, named tuples and dicts with other leaves, at any depth."""
     if isinstance(x, list | tuple) and not isinstance(x, Recipe):
         made = [_map_leaves(change, part) for part in x]
-        return x._make(made) if hasattr(x, "_make") else type(x)(made)
+        make: Callable[[list[Any]], Any] = getattr(x, "_make", type(x))
+        return make(made)
     if isinstance(x, dict):
         return {key: _map_leaves(change, part) for key, part in x.items()}
     return change(x)

@@ -5,6 +5,9 @@ in float64. Each is a `Call` with a judge of its own, so that a failure is diagn
 difference from NumPy's is.
 """
 
+# pyright: reportTypedDictNotRequiredAccess=false
+# A contract has all promises once it was read, and those of its keywords before.
+
 from __future__ import annotations
 
 from difflib import get_close_matches

@@ -168,7 +168,8 @@ class _Check:
             if call is not None and not _is_repeatable(call):
                 skipped = "its results differ from call to call"
                 if _is_repeatable(call.map(_surrounded)):  # it reads what is beside its arrays
-                    self._hold(iter([("layout", call, {**_PLAIN, "layouts": True})]))
+                    layouts: Contract = {**_PLAIN, "layouts": True}
+                    self._hold(iter([("layout", call, layouts)]))
                 break
             if call is not None:
                 self._hold(_trials(call, there[1:], is_first=not checked, has_host=host is not None))

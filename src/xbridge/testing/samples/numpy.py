@@ -55,8 +55,14 @@ def every(part: slice, shape: Shape) -> tuple[Any, ...]:
     return (..., *(part for _ in shape))
 
 
-EVERY_SECOND = slice(None, None, 2), lambda n: 2 * n if n > 1 else n  # 32 axes of one element stay small
-BACKWARDS = slice(None, None, -1), lambda n: n
+Part = tuple[slice, "Callable[[int], int]"]
+"""A part of each axis, and the size of the axis that has a part of a size."""
+
+EVERY_SECOND: Part = (
+    slice(None, None, 2),
+    lambda n: 2 * n if n > 1 else n,
+)  # 32 axes of one element stay small
+BACKWARDS: Part = slice(None, None, -1), lambda n: n
 
 
 def part_of(dense: MakeAnywhere, part: slice, size: Callable[[int], int]) -> MakeAnywhere:
