@@ -91,7 +91,6 @@ WANTED: dict[str, Any] = {
     "asarray([Fraction(1, 2), Fraction(1, 4)])": [0.5, 0.25],
     "asarray([None, 1])": None,
     "to_torch(lists)": [[1, 2], [3, 4]],
-    "asarray([b'2', b'1'])": [2.0, 1.0],
     "to_torch(objects)": [[0.0, 1.0, 2.0]] * 2,
     "asarray([A, A[:2]])": [[0.0, 1.0, 2.0], [0.0, 1.0]],
     "asarray(A, requires_grad=True)": [0.0, 1.0, 2.0],
@@ -110,9 +109,6 @@ WANTED: dict[str, Any] = {
     "to_numpy(pd.Series(pd.to_datetime(['1970-01-02']).as_unit('s')))": [86_400],
     "to_numpy(pd.Series(pd.to_datetime(['1970-01-02']).as_unit('s').tz_localize('UTC')))": [86_400],
     "to_numpy(pd.Series([True, None], dtype='boolean').fillna(False).astype(object))": [1.0, 0.0],
-    "to_torch(pd.DataFrame({'x': [0.5, 1.5], 'n': [1, 2]}))": [[0.5, 1.0], [1.5, 2.0]],
-    "to_jax(pd.DataFrame({'x': [0.5, 1.5], 'n': [1, 2]}))": [[0.5, 1.0], [1.5, 2.0]],
-    "to_torch(pd.DataFrame({'x': [0.5, 1.5], 'n': [1, 2]}), dtype='default')": [[0.5, 1.0], [1.5, 2.0]],
     "to_list(pd.DataFrame({'x': [0.5, 1.5], 'n': [1, 2]}))": [[0.5, 1.0], [1.5, 2.0]],
     "to_torch(A.astype('f4'), backend='jax')": [0.0, 1.0, 2.0],
     "to_numpy(pd.DataFrame({'a': [1, 2], 'b': [True, False], 'c': ['x', 'y']}))": [[1.0, 1.0], [2.0, 0.0]],
@@ -127,15 +123,12 @@ CALLS = [
     "to_backend(A, 'numpy', copy='no')",
     "to_backend(A, 'numpy', grad='drop')",
     "aligned(function, backend='numpy', signature='ij,jk->ik')",
-    "aligned(function, backend='numpy', signature='of rows')",
     "to_backend(A, 'numpy', dtype='flaot32')",
     "to_backend(A, 'numpy', device='cuda:x')",
     "to_backend(A, 'numpy', device=-1)",
     "to_backend(A, 'numpy', device=object())",
     "to_backend(A, 'torch', device='cuda:77')",
-    "to_backend(torch.ones(2), 'torch', device='xpu:77')",
     "align(torch.ones(2), device=77)",
-    "to_backend(A, 'array_api_strict', device='cuda')",
     "to_backend(jnp.ones(2), 'jax', device='tpu:7')",
     "to_backend(A, 'numpy', dtype='float32', copy=False)",
     "to_backend(A[::-1], 'torch', copy=False)",
@@ -198,7 +191,6 @@ CALLS = [
     "array_namespace([A, A])",
     "asarray(A, like=torch.float32)",
     "asarray(A, like=torch.device('cpu'))",
-    "to_numpy(A, share=True)",
     "to_numpy(A, zero_copy_only=True)",
     "backend_of([A, A])",
     "to_numpy([{'a': 1}])",
@@ -214,14 +206,11 @@ CALLS = [
     "tree.to_numpy(array.array('d', [1.0]))",
     "asarray(np.array([np.complex64(1j)], object), dtype='float32')",
     "prefetch([A], 'numpy', depth=0)",
-    "prefetch([A], 'numpy', depth='2')",
-    "prefetch(object(), 'numpy')",
     "waited(A, timeout='1')",
     "policy(copies='never')",
     "record(foreign='yes')",
     "restored(A, to=5)",
     "unsafe_share(A[::-1], 'torch')",
-    "unsafe_share(A, 'jax')",
     "unsafe_share(np.ones(2, np.longdouble), 'torch')",
     "arrays('numpy', elements='x')",
     "arrays('numpy', requires_grad=True)",
@@ -235,7 +224,6 @@ CALLS = [
     "align({'a': A}, A)",
     "to_torch(torch.ones(2), A)",
     "asarray(A, like=[A])",
-    "asarray(A, like=A, backend='nunpy')",
     "to_backend(A, A)",
     "to_backend(A, 'numpy', order='c')",
     "backend_of(torch.nn.Linear(1, 1))",
@@ -250,10 +238,8 @@ CALLS = [
     "tree.map([A], np.sin)",
     "aligned(function, backend='numpy', result=3)",
     "tree.to_torch([A], movables=True)",
-    "to_list(3)",
     "to_list([A, A])",
     "arrays('numpy', shapes=2.5)",
-    "arrays('numpy', elements=(2, 1))",
     "arrays('numpy', writable='no')",
     "arrays('numpy', dtypes=[])",
     "dtypes('numpy', kinds=[])",
@@ -264,12 +250,8 @@ CALLS = [
     "arrays_together('numpy', n=3, shapes=[(2,), (3,)])",
     "assert_contract(np.sin, A, dtype='x')",
     "assert_contract(np.sin, A, nan='kept')",
-    "assert_contract(np.sin, A, device='cpu')",
-    "assert_contract(np.sin, A, shape='same')",
-    *(
-        f"assert_contract(np.sin, A, raises={x})"
-        for x in ("3", "int", "'E'", "(TypeError, int)", "BaseException")
-    ),
+    "assert_contract(np.sin, A, raises=3)",
+    "assert_contract(np.sin, A, raises=(TypeError, BaseException))",
     "assert_matches_numpy(np.sin, A, dtype='x')",
 ]
 """Calls that fail, each with a message that ends in code."""
@@ -340,27 +322,24 @@ def test_hint__returns_a_result_when_followed(call: str) -> None:
         _used(advice.follow(call, piece, names))
 
 
-@pytest.mark.parametrize("target", ["numpy", "torch", "jax"])
-def test_hint__of_a_table_names_the_target(target: str) -> None:
-    """A hint to cast a table leads to the library of the call, in a dtype that the library has."""
-    names = names_for(f"pd, '{target}'")
-    frame = names["pd"].DataFrame({"x": [0.5, 1.5], "n": [1, 2]})
-    made = xbridge.to_backend(frame, target, dtype="float32")
-    hint = hint_of(f"to_backend(pd.DataFrame({frame.to_dict('list')}), '{target}')")
-    cast = eval(hint, {**NAMES, "x": frame})
-    assert type(cast) is type(made)
-    assert xbridge.dtype_of(cast) == ("float32" if target == "jax" else "float64")
+TABLE = "pd.DataFrame({'x': [0.5, 1.5], 'n': [1, 2]})"
 
 
-def test_hint__has_what_the_call_asked_for() -> None:
-    """The hint of a call that names a library, a dtype or a list leads there."""
-    names = names_for("pd torch jax")
-    frame = f"pd.DataFrame({ {'x': [0.5, 1.5], 'n': [1, 2]} })"
-    made = eval(hint_of(f"to_torch({frame}, dtype='default')"), {**names, "x": eval(frame, names)})
-    assert made.dtype == names["torch"].get_default_dtype()
-    assert type(eval(hint_of(f"to_list({frame})"), {**names, "x": eval(frame, names)})) is list
-    hint = hint_of("to_torch(A, backend='jax', dtype='float32')")
-    assert hint == "to_backend(x, 'jax', dtype='float32')"
+@pytest.mark.parametrize(
+    ("call", "library", "dtype"),
+    [
+        (f"to_numpy({TABLE})", "numpy", "float64"),
+        (f"to_torch({TABLE})", "torch", "float64"),
+        (f"to_jax({TABLE})", "jax", "float32"),
+        (f"to_torch({TABLE}, dtype='default')", "torch", "float32"),
+        ("to_torch(A, backend='jax', dtype='float32')", "jax", "float32"),
+    ],
+)
+def test_hint__has_what_the_call_asked_for(call: str, library: str, dtype: str) -> None:
+    """The hint of a call that names a library or a dtype leads there, in a dtype that the library has."""
+    (piece,) = advice.alternatives(hint_of(call))
+    made = advice.follow(call, piece, names_for(f"{call} '{library}'"))
+    assert (xbridge.backend_of(made), xbridge.dtype_of(made)) == (library, dtype)
 
 
 def test_hint__of_groups_is_none() -> None:
@@ -505,6 +484,7 @@ def test_hint__gives_the_expected_values_when_followed(call: str) -> None:
             results.append(advice.follow(call, piece, names))
     wanted = WANTED[call]
     made = results[0]
+    assert type(made) is list or not call.startswith("to_list")
     values = tree.map(xbridge.to_list, made) if isinstance(made, list) else xbridge.to_list(made)
     if wanted is None:
         assert np.isnan(values[0])

@@ -270,8 +270,6 @@ HIDING: dict[str, Callable[[Any], Any]] = {
     "an object": lambda x: _Box([x]),
     "a bound method": lambda x: _Box(x).get,
     "a coroutine": lambda x: _later([x]),
-    "a generator": lambda x: (x for _ in range(2)),
-    "an iterator": lambda x: iter([x]),
     "an object in a dict": lambda x: {"a": x, "b": _Box(x)},
 }
 

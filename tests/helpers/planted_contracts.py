@@ -107,16 +107,6 @@ def centred_by_first(x: Any) -> Any:
     return x - _MEANS.setdefault(x.shape, x.mean() if x.size else 0.0)
 
 
-_CALLS = 0
-
-
-def counted(x: Any) -> Any:
-    """Count calls."""
-    global _CALLS  # noqa: PLW0603 -- that is the fault
-    _CALLS += 1
-    return x + _CALLS
-
-
 def first_row(x: Any) -> Any:
     """Need an element."""
     return x - x[0] if x.ndim else x
@@ -204,17 +194,7 @@ def centred_by_drawing(x: Any) -> Any:
 
 
 class Kept:
-    """A ramp, as an attribute of a class."""
-
-    ramp: Any = None
-
-
-def ramped_by_class(x: Any) -> Any:
-    """Keep the last ramp for all threads in a class."""
-    if Kept.ramp is None or len(Kept.ramp) != x.shape[-1]:
-        Kept.ramp = None
-        Kept.ramp = np.arange(float(x.shape[-1]))
-    return x * Kept.ramp
+    """A class that has no attribute yet."""
 
 
 def ramped_by_new_attribute(x: Any) -> Any:

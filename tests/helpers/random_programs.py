@@ -325,23 +325,6 @@ def check_compiled(case: Case) -> None:
                 same(torch.autograd.grad((made * made).sum(), x)[0], expected, 1e-8)
 
 
-def check_gradients(case: Case) -> None:
-    """Assert that derivatives of the first and the second order are those of finite differences."""
-    with contextmanager(wide)():
-        program = _program(case, pure=False)
-        if case.caller == "torch":
-            import torch
-
-            x = torch.from_numpy(np.array(case.x)).requires_grad_()
-            assert torch.autograd.gradcheck(program, (x,), check_forward_ad=True, check_batched_grad=True)
-            assert torch.autograd.gradgradcheck(program, (x,))
-        else:
-            from jax.test_util import check_grads
-
-            x = get_backend("jax").from_numpy(np.array(case.x))
-            check_grads(program, (x,), order=2, rtol=1e-4)  # type: ignore[no-untyped-call] # theirs
-
-
 def _program(case: Case, *, pure: bool) -> Vector:
     parts = [block.build(case.caller, pure=pure) for block in case.blocks]
 

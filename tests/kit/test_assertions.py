@@ -108,7 +108,6 @@ def test_assert_same__message_begins_with_the_difference(other: Host, what: str)
             "different NaNs: 0x7fc00000 and 0x7fc00001",
         ),
         (pattern(0x7FC00000, "f4"), pattern(0x7F800001, "f4"), "different NaNs"),
-        (pattern(0x7FC00000, "f4"), pattern(0xFFC00000, "f4"), "different NaNs"),
         (np.array([0.0], "f4"), np.array([-0.0], "f4"), "different zeros: 0x00000000 and 0x80000000"),
         (
             np.array([0j], "c8"),

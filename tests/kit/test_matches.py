@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import operator
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import array_api_compat
 import numpy as np
@@ -42,15 +41,6 @@ def failure(f: Callable[..., Any], *args: Any, **options: Any) -> MismatchError:
     return caught.value
 
 
-class Sizes(tuple[int, ...]):
-    """A tuple that takes integers alone, as `torch.Size`."""
-
-    __slots__ = ()
-
-    def __new__(cls, sizes: Any) -> Self:
-        return super().__new__(cls, map(operator.index, sizes))
-
-
 class Pair(NamedTuple):
     low: Any
     high: Any
@@ -74,9 +64,6 @@ def test_assert_matches_numpy__nested_arguments_and_results(library: str) -> Non
     assert_matches_numpy(summary, x)
     assert_matches_numpy(lambda pair, extra: pair[0] + extra["y"], (x, 1), extra={"y": x})
     assert_matches_numpy(lambda x: (part for part in (x, x)), x)
-    assert_matches_numpy(
-        lambda x, s: array_api_compat.array_namespace(x).reshape(x, s), x, Sizes((1, X.size))
-    )
 
 
 @pytest.mark.parametrize(
@@ -92,9 +79,7 @@ def test_assert_matches_numpy__nested_arguments_and_results(library: str) -> Non
         (lambda x: 1.0 if is_torch(x) else 2.0, "values"),
         (lambda x: 2**70 if is_torch(x) else 2**71, "values"),
         (lambda x: None if is_torch(x) else x.sum(), "values"),
-        (lambda x: "x" if is_torch(x) else x.sum(), "values"),
         (lambda x: None if is_torch(x) else x, "values"),
-        (lambda x: None if is_torch(x) else "a", "values"),
         (lambda x: x if is_torch(x) else None, "values"),
         (lambda x: iter([1]) if is_torch(x) else iter([2]), "values"),
         (lambda x: sys.exit(1) if is_torch(x) else x, "raises SystemExit"),
