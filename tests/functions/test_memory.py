@@ -177,38 +177,36 @@ def test_aligned__write_between_forward_and_backward_is_noticed_by_torch() -> No
         y.sum().backward()
 
 
-@pytest.mark.parametrize("layout", ["transposed", "stepped", "expanded", "flipped"])
-@pytest.mark.parametrize("name", ["numpy", "jax"])
+SINES = {
+    "numpy": aligned(backend="numpy", vjp=lambda g, y, x: g * np.conj(np.cos(x)))(np.sin),
+    "jax": aligned(backend="jax")(jax.numpy.sin),
+}
+sines = pytest.mark.parametrize("sine", SINES.values(), ids=SINES)
+VIEWS: dict[str, Callable[[Any], Any]] = {
+    "transposed": lambda t: t.T,
+    "stepped": lambda t: t[::2, 1:],
+    "expanded": lambda t: t.expand(2, 4, 3),
+    "flipped": lambda t: t.flip(0)[:, None],
+}
+
+
+@sines
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_aligned__any_layout_of_arguments_and_cotangents_gives_the_same_numbers(
-    name: str, layout: str
+    sine: Callable[[Any], Any], view: Callable[[Any], Any]
 ) -> None:
     """Any layout of arguments and cotangents gives the same numbers."""
-    views = {
-        "transposed": lambda t: t.T,
-        "stepped": lambda t: t[::2, 1:],
-        "expanded": lambda t: t.expand(2, 4, 3),
-        "flipped": lambda t: t.flip(0)[:, None],
-    }
-    sine = {
-        "numpy": aligned(backend="numpy", vjp=lambda g, y, x: g * np.cos(x))(np.sin),
-        "jax": aligned(backend="jax")(jax.numpy.sin),
-    }[name]
     x = torch.rand(4, 3, dtype=torch.float64).requires_grad_()
-    view = views[layout]
-    shape = view(x).shape  # type: ignore[no-untyped-call]
+    shape = view(x).shape
     dense = torch.rand(shape, dtype=torch.float64)
     for c in (dense, dense.mT.contiguous().mT, torch.ones((), dtype=torch.float64).expand(shape)):
-        (found,) = torch.autograd.grad(sine(view(x)), x, c)  # type: ignore[no-untyped-call]
-        same(found, torch.autograd.grad(torch.sin(view(x)), x, c)[0])  # type: ignore[no-untyped-call]
+        (found,) = torch.autograd.grad(sine(view(x)), x, c)
+        same(found, torch.autograd.grad(torch.sin(view(x)), x, c)[0])
 
 
-@pytest.mark.parametrize("name", ["numpy", "jax"])
-def test_aligned__pending_conjugates_are_computed(name: str) -> None:
+@sines
+def test_aligned__pending_conjugates_are_computed(sine: Callable[[Any], Any]) -> None:
     """Pending conjugates are computed."""
-    sine = {
-        "numpy": aligned(backend="numpy", vjp=lambda g, y, x: g * np.conj(np.cos(x)))(np.sin),
-        "jax": aligned(backend="jax")(jax.numpy.sin),
-    }[name]
     z = torch.rand(3, dtype=torch.complex128).requires_grad_()
     c = torch.rand(3, dtype=torch.complex128)
     for cotangent in (c, c.conj()):

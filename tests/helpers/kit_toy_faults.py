@@ -70,6 +70,7 @@ def raise_(error: Exception) -> Any:
 
 
 CPU = Device("cpu")
+_NO = Unsupported(UnsupportedArrayError, "it may not stay", "leaving")
 
 
 # -- values and casts ----------------------------------------------------------------------------
@@ -174,12 +175,6 @@ def _or_the_host(device: Device, near: Device) -> Device:
         return good.resolve_device(device, near)
     except DeviceError:
         return CPU
-
-
-# -- what a backend says of itself ---------------------------------------------------------------
-
-
-_NO = Unsupported(UnsupportedArrayError, "it may not stay", "leaving")
 
 
 # -- the table ------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -93,15 +94,13 @@ def _there(make: Callable[[Host], Tile]) -> Callable[[Host, Device], Tile]:
     return make_on_device
 
 
+_plain = partial(LayoutCase, as_readonly=_fixed, require_grad=_leaf)
+_followed = partial(LayoutCase, takes=lambda dtype, shape: is_inexact(dtype), tracked=True, writable=False)
 _cases = {
-    "dense": LayoutCase(_tile, as_readonly=_fixed, require_grad=_leaf),
-    "strided": LayoutCase(lambda values: _tile(values, 2), as_readonly=_fixed, require_grad=_leaf),
-    "transposed": LayoutCase(
-        _transposed, takes=lambda dtype, shape: len(shape) > 1, as_readonly=_fixed, require_grad=_leaf
-    ),
-    "reversed": LayoutCase(
-        _reversed, takes=lambda dtype, shape: len(shape) > 0, as_readonly=_fixed, require_grad=_leaf
-    ),
+    "dense": _plain(_tile),
+    "strided": _plain(lambda values: _tile(values, 2)),
+    "transposed": _plain(_transposed, takes=lambda dtype, shape: len(shape) > 1),
+    "reversed": _plain(_reversed, takes=lambda dtype, shape: len(shape) > 0),
     "repeated": LayoutCase(
         _repeated,
         fold=lambda values: np.repeat(values[:1], len(values), 0),
@@ -110,24 +109,12 @@ _cases = {
         require_grad=_leaf,
     ),
     "read-only": LayoutCase(lambda values: _fixed(_tile(values)), writable=False, require_grad=_leaf),
-    "neg": LayoutCase(
-        lambda values: _tile(values, neg=True), takes=_negative, as_readonly=_fixed, require_grad=_leaf
+    "neg": _plain(lambda values: _tile(values, neg=True), takes=_negative),
+    "conj": _plain(
+        lambda values: _tile(values, conj=True), takes=lambda dtype, shape: category(dtype) == "complex"
     ),
-    "conj": LayoutCase(
-        lambda values: _tile(values, conj=True),
-        takes=lambda dtype, shape: category(dtype) == "complex",
-        as_readonly=_fixed,
-        require_grad=_leaf,
-    ),
-    "leaf": LayoutCase(
-        lambda values: _leaf(_tile(values)),
-        takes=lambda dtype, shape: is_inexact(dtype),
-        tracked=True,
-        writable=False,
-    ),
-    "no leaf": LayoutCase(
-        _copied_leaf, takes=lambda dtype, shape: is_inexact(dtype), tracked=True, writable=False
-    ),
+    "leaf": _followed(lambda values: _leaf(_tile(values))),
+    "no leaf": _followed(_copied_leaf),
 }
 
 cases = {name: case._replace(make_on_device=_there(case.make)) for name, case in _cases.items()}

@@ -151,14 +151,6 @@ def warmed_up(x: Any) -> Any:
     return x + (len(_WARM) > 3)
 
 
-def shifted_in_place_if_strided(x: Any) -> Any:
-    """Write into an argument of one layout."""
-    if x.flags.c_contiguous or not x.flags.writeable:
-        return x * 2
-    x += 1
-    return x * 2 - 2
-
-
 def in_fortran_order(x: Any) -> Any:
     """Copy an argument of one layout only."""
     return np.asfortranarray(x)
@@ -236,11 +228,6 @@ def window(n: int) -> Any:
 
 
 _WINDOWS: dict[int, Any] = {}
-
-
-def windowed_by_cache(x: Any) -> Any:
-    """Keep every window."""
-    return x * window(x.shape[-1] if x.ndim else 1)
 
 
 def windowed_by_length(x: Any) -> Any:

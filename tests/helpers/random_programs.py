@@ -180,16 +180,6 @@ def of_jax() -> dict[str, Transform]:
     def scanned(f: Vector, t: Any) -> Vector:
         return lambda x: jax.lax.scan(lambda c, v: (c + f(v), f(c * v)), t, jnp.stack([x, x * t]))[1].sum(0)
 
-    def own_vjp(f: Vector, t: Any) -> Vector:
-        made = jax.custom_vjp(f)
-        made.defvjp(lambda x: jax.vjp(f, x), lambda pull, g: pull(g))
-        return made
-
-    def own_jvp(f: Vector, t: Any) -> Vector:
-        made = jax.custom_jvp(f)
-        made.defjvp(lambda xs, ts: jax.jvp(f, xs, ts))
-        return made
-
     def over_devices(how: str) -> Callable[[Vector, Any], Vector]:
         count = jax.device_count()
         mesh = Mesh(np.array(jax.devices()), ("i",))
@@ -217,8 +207,6 @@ def of_jax() -> dict[str, Transform]:
         "checkpoint": Transform(lambda f, t: jax.checkpoint(f)),
         "scan": Transform(scanned),
         "cond": Transform(lambda f, t: lambda x: jax.lax.cond(x[0] > t[0], f, lambda x: f(x * t), x)),
-        "custom_vjp": Transform(own_vjp),
-        "custom_jvp": Transform(own_jvp),
         "shard_map": Transform(over_devices("checked")),
         "unchecked shard_map": Transform(over_devices("unchecked")),
         "pmap": Transform(over_devices("pmap"), last=True),
@@ -232,8 +220,7 @@ REFUSED = {
     ("torch", "threads"): FORWARD,
     # Saved tensors have hooks in a checkpoint, and torch.func differentiates backwards only without them.
     ("torch", "checkpoint"): frozenset(("grad", "vjp", "jacrev", "hessian")),
-    # A `custom_vjp` has no forward mode, and devices are divided once.
-    **{("jax", way): frozenset(("custom_vjp",)) for way in ("jvp", "jacfwd", "linearize")},
+    # Devices are divided once.
     **{("jax", way): frozenset(("shard_map", "unchecked shard_map")) for way in MAPPED},
 }
 """For a library and one of its transforms, those that it does not allow inside."""

@@ -30,7 +30,6 @@ FAULTS = {
     "in_float64": ("aliases an argument", ()),
     "in_order_of_memory": ("values", ("transposed",)),
     "raises_for_all": ("changes a setting", ()),
-    "shifted_in_place_if_strided": ("changes its input", ("transposed",)),
     "sorted_in_place": ("raises ValueError", ("broadcast",)),
     "tripled_in_buffer": ("changes an earlier result", ()),
     "widened": ("dtype", ("float32",)),

@@ -105,7 +105,6 @@ def test_assert_contract__fault_is_found_with_every_seed(number: int) -> None:
     [
         planted.windowed_under_lock,
         planted.doubled_in_local_scratch,
-        planted.windowed_by_cache,
         planted.windowed_by_length,
         planted.centred_by_drawing,
         np.negative,

@@ -175,16 +175,11 @@ HEAVY = {"xbridge", "hypothesis", "array_api_compat", *xbridge.known_backends()}
 
 
 def loaded_by(test: str, pytester: pytest.Pytester, loading: Loading, *options: str) -> set[str]:
+    from kit_projects import WITHOUT
+
     pytester.makeconftest(LOADED)
     pytester.makepyfile(test_it=test)
-    others = (
-        "-p",
-        "no:hypothesispytest",
-        "-p",
-        "no:jaxtyping",
-        "-p",
-        "no:zarr",
-    )  # plugins of other packages, which import these
+    others = (*WITHOUT, "-p", "no:hypothesispytest")  # plugins of other packages, which import these
     result = pytester.runpytest_subprocess(*loading, *others, *options)
     assert result.ret == pytest.ExitCode.OK
     return set(pytester.path.joinpath("loaded.txt").read_text(encoding="utf-8").split())
