@@ -108,7 +108,6 @@ def test_aligned__result_without_a_part_in_a_second_derivative_has_a_zero(zero: 
         (1, lambda g: [g], OptionError),
         (1, lambda g: g[:2], OptionError),
         (1, lambda g: g.sum(), OptionError),
-        (1, lambda g: "g", OptionError),
         (1, lambda g: {"x": g}, OptionError),
         (1, lambda g: g * 1j, DTypeError),
         (2, lambda g: 3, OptionError),

@@ -147,18 +147,6 @@ def test_record__keeps_nothing_for_a_derivative_that_no_one_asks_for(counted: tu
     assert fn.living == rules.MAX_UNUSED  # a program does not say when its results die
 
 
-def test_record__of_some_arguments_is_one_of_these() -> None:
-    """Arguments that have no gradient are constants of the graph."""
-    f = aligned(backend="torch")(lambda x, k, n: (x * k * n[0], n + 1))
-    n = jnp.asarray([3, 4])
-    right = [np.full(4, 6.0), np.asarray(3 * X.sum())]
-    for transform in (lambda f: f, jax.jit):
-        for at in ((0,), (1,), (0, 1)):
-            run = transform(jax.grad(lambda x, k, n: f(x, k, n)[0].sum(), argnums=at))
-            for i, gradient in zip(at, run(jnp.asarray(X), 2.0, n), strict=True):
-                same(gradient, right[i])
-
-
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_record__function_that_leaves_torch_has_a_value_and_no_gradient(
     transform: Callable[[Any], Any],

@@ -10,6 +10,8 @@ import ast
 import re
 from typing import TYPE_CHECKING, Any
 
+import xbridge.tree
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -24,22 +26,9 @@ _THEN = r"(?P<before>.*), and (?P<then>asarray|xbridge\.tree\.to_backend)( if it
 _MESSAGES = ("build", "Unsupported", "unreadable_error", "write_error")
 _RESULTS = (
     "[asarray(",
-    "to_backend(",
-    "to_numpy(",
-    "asarray(",
-    "explain(",
-    "xbridge.tree.to_backend(",
-    "array_namespace(",
-    "align(",
-    "align_back(",
-    "backend_of(",
-    "device_of(",
-    "dtype_of(",
-    "to_list(",
-    "xbridge.asarray(",
-    "xbridge.tree.align(",
-    "xbridge.tree.map(",
     "x.unbind()",
+    *(f"xbridge.tree.{name}(" for name in xbridge.tree.__all__),
+    *(f"{before}{name}(" for before in ("", "xbridge.") for name in xbridge.__all__),
 )
 
 

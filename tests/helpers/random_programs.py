@@ -6,10 +6,8 @@ of another library. A transform makes another function of a vector from one, so 
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
-from threading import Barrier
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -126,7 +124,6 @@ def common(func: Any, stack: Any) -> dict[str, Transform]:
         "jacfwd": Transform(lambda f, t: lambda x: func.jacfwd(f)(x) @ t, 1),
         "hessian": Transform(lambda f, t: lambda x: func.hessian(total(f))(x) @ t, 2),
         "vmap": Transform(lambda f, t: lambda x: func.vmap(f, 1)(stack([x, x * t], 1)).sum(0)),
-        "threads": Transform(in_threads, last=True),
     }
 
 
@@ -213,37 +210,14 @@ def of_jax() -> dict[str, Transform]:
     }
 
 
-FORWARD = frozenset(("jvp", "jacfwd", "hessian"))
-"""Transforms in forward mode, of which torch has one level for all threads: its users take turns."""
 MAPPED = ("shard_map", "unchecked shard_map", "pmap")
 REFUSED = {
-    ("torch", "threads"): FORWARD,
     # Saved tensors have hooks in a checkpoint, and torch.func differentiates backwards only without them.
     ("torch", "checkpoint"): frozenset(("grad", "vjp", "jacrev", "hessian")),
     # Devices are divided once.
     **{("jax", way): frozenset(("shard_map", "unchecked shard_map")) for way in MAPPED},
 }
 """For a library and one of its transforms, those that it does not allow inside."""
-
-
-def in_threads(f: Vector, t: Any) -> Vector:
-    """Return the results of several threads, which run the function at the same time, one after the other."""
-    count = 3
-    start = Barrier(count)
-
-    def once(x: Any) -> Any:
-        with contextmanager(wide)():
-            start.wait()
-            return f(x)
-
-    def run(x: Any) -> Any:
-        with ThreadPoolExecutor(count) as pool:
-            made = list(pool.map(once, [x, x * t, x + t]))
-        return np.stack(
-            [np.asarray(get_backend("torch").to_numpy(y) if hasattr(y, "detach") else y) for y in made]
-        )
-
-    return run
 
 
 TRANSFORMS = {"torch": of_torch, "jax": of_jax}

@@ -103,7 +103,6 @@ WAYS = {
     "the dtype": ({"from_numpy": lambda a: Toy(a.astype("f4"))}, "on the way to toylib:", "dtype"),
     "the shape": ({"from_numpy": lambda a: Toy(a.T)}, "on the way to toylib:", "shape"),
     "a value on the way back": ({"to_numpy": lambda x: x.data + 1}, "on the way back from toylib:", "values"),
-    "the shape on the way back": ({"to_numpy": lambda x: x.data.T}, "on the way back from toylib:", "shape"),
 }
 
 

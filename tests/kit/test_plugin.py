@@ -174,28 +174,18 @@ def pytest_sessionfinish():
 HEAVY = {"xbridge", "hypothesis", "array_api_compat", *xbridge.known_backends()}
 
 
-def loaded_by(test: str, pytester: pytest.Pytester, loading: Loading, *options: str) -> set[str]:
+def test_plugin__imports_nothing_by_itself(pytester: pytest.Pytester, loading: Loading) -> None:
+    """A run without the fixtures imports neither xbridge nor any array library."""
     from kit_projects import WITHOUT
 
     pytester.makeconftest(LOADED)
-    pytester.makepyfile(test_it=test)
+    pytester.makepyfile(test_it="def test_x(): pass")
     others = (*WITHOUT, "-p", "no:hypothesispytest")  # plugins of other packages, which import these
-    result = pytester.runpytest_subprocess(*loading, *others, *options)
+    result = pytester.runpytest_subprocess(*loading, *others)
     assert result.ret == pytest.ExitCode.OK
-    return set(pytester.path.joinpath("loaded.txt").read_text(encoding="utf-8").split())
-
-
-def test_plugin__imports_nothing_by_itself(pytester: pytest.Pytester, loading: Loading) -> None:
-    """A run without the fixtures imports neither xbridge nor any array library."""
-    loaded = loaded_by("def test_x(): pass", pytester, loading)
+    loaded = set(pytester.path.joinpath("loaded.txt").read_text(encoding="utf-8").split())
     assert "_xbridge_pytest" in loaded
     assert loaded & HEAVY == set()
-
-
-def test_plugin__imports_what_the_fixtures_need(pytester: pytest.Pytester, loading: Loading) -> None:
-    """A run with a fixture imports xbridge and NumPy, so the test of imports can fail."""
-    loaded = loaded_by("def test_x(backend): pass", pytester, loading, "--xbridge=numpy")
-    assert {"xbridge", "numpy"} <= loaded & HEAVY
 
 
 def test_plugin__entry_point() -> None:

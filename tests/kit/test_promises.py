@@ -30,7 +30,6 @@ BROKEN: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "a modulus that wraps around": (lambda x, xp: xp.abs(x), N, {"overflow": False}, "overflows"),
     "a Python float": (lambda x, xp: float(x.sum()), X, {"dtype": "kept"}, "dtype"),
     "half of the digits near zero": (lambda x, xp: xp.log(1 + x * x), X, {"ulp": 4}, "is inaccurate"),
-    "cancellation near zero": (lambda x, xp: 1 - xp.cos(x), X, {"ulp": 4}, "is inaccurate"),
 }
 """The fault -> the function of an array and a namespace, the array, the promise, and what is reported."""
 
