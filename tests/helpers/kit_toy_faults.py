@@ -34,13 +34,10 @@ def through(verb: Callable[..., Tile], change: Callable[[Host], Host]) -> Callab
 
     def changed(x: Tile, *args: Any) -> Tile:
         made = verb(x, *args)
-        return same(made, memory=placed(made, change(made.values())), neg=False, conj=False)
+        new = change(made.values())
+        return same(made, memory=inverted(new) if away(made) else new, neg=False, conj=False)
 
     return changed
-
-
-def placed(x: Tile, values: Host) -> Host:
-    return values if x.place == "host" else inverted(values)
 
 
 def answer(word: str, **wrong: Any) -> Changes:
@@ -96,18 +93,6 @@ def _cast(x: Tile, dtype: str) -> Tile:
         return good.astype(x, dtype)
     bits = x.values().view("u8") & np.uint64(0xFFFFFFFFE0000000)
     return x.like(bits.view("f8").astype("f4"))
-
-
-def _checked(x: Tile, other: Tile, dtype: str) -> Tile:
-    """The tile, if another one passes the check."""
-    good.check_cast(other, dtype)
-    return x
-
-
-def _overwritten(x: Tile, made: Tile) -> Tile:
-    if x.memory.flags.writeable and x.memory.dtype.kind == "f":
-        x.memory[...] = 0
-    return made
 
 
 # -- memory --------------------------------------------------------------------------------------
@@ -227,10 +212,7 @@ FAULTS: dict[str, list[Changes]] = {
     "test_the_fast_path_from_numpy_agrees_with_the_plan": [
         {"fast_from_numpy": lambda host: good.fast_from_numpy(host.view(host.dtype.newbyteorder("=")))}
     ],
-    "test_a_conversion_does_not_change_its_source": [
-        {"astype": lambda x, dtype: _overwritten(x, good.astype(x, dtype))},
-        {"materialize": _negate_in_place},
-    ],
+    "test_a_conversion_does_not_change_its_source": [{"materialize": _negate_in_place}],
     "test_declared_host_casts_match_numpy_bit_for_bit": [
         {
             "astype": lambda x, to: good.astype(good.astype(x, "float32") if to == "float16" else x, to),
@@ -239,7 +221,7 @@ FAULTS: dict[str, list[Changes]] = {
     ],
     "test_check_cast_raises_if_a_value_would_be_lost": [
         {"check_cast": lambda x, dtype: x},
-        {"check_cast": lambda x, dtype: _checked(x, Tile(np.full(1, 3e300)), "float32")},
+        {"check_cast": lambda x, dtype: good.check_cast(Tile(np.full(1, 3e300)), "float32")},
     ],
     "test_check_cast_detects_loss_in_every_layout_and_on_every_device": [
         only("check_cast", lambda x, _: not x.memory.flags.c_contiguous, lambda x, _: x),

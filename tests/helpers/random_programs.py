@@ -172,30 +172,9 @@ def of_torch() -> dict[str, Transform]:
 def of_jax() -> dict[str, Transform]:
     import jax
     import jax.numpy as jnp
-    from jax.sharding import Mesh, PartitionSpec
 
     def scanned(f: Vector, t: Any) -> Vector:
         return lambda x: jax.lax.scan(lambda c, v: (c + f(v), f(c * v)), t, jnp.stack([x, x * t]))[1].sum(0)
-
-    def over_devices(how: str) -> Callable[[Vector, Any], Vector]:
-        count = jax.device_count()
-        mesh = Mesh(np.array(jax.devices()), ("i",))
-        rows = PartitionSpec("i")  # type: ignore[no-untyped-call] # JAX leaves it untyped
-        psum: Any = jax.lax.psum
-
-        def make(f: Vector, t: Any) -> Vector:
-            def one(x: Any) -> Any:
-                return f(x[0])[None] + psum(f(x[0] * t), "i")
-
-            if how == "pmap":
-                mapped: Any = jax.pmap(lambda x: one(x[None])[0], axis_name="i")
-            else:
-                mapped = jax.shard_map(
-                    one, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=how == "checked"
-                )
-            return lambda x: mapped(jnp.stack([x + i * t for i in range(count)])).sum(0)
-
-        return make
 
     return {
         **common(jax, jnp.stack),
@@ -204,18 +183,12 @@ def of_jax() -> dict[str, Transform]:
         "checkpoint": Transform(lambda f, t: jax.checkpoint(f)),
         "scan": Transform(scanned),
         "cond": Transform(lambda f, t: lambda x: jax.lax.cond(x[0] > t[0], f, lambda x: f(x * t), x)),
-        "shard_map": Transform(over_devices("checked")),
-        "unchecked shard_map": Transform(over_devices("unchecked")),
-        "pmap": Transform(over_devices("pmap"), last=True),
     }
 
 
-MAPPED = ("shard_map", "unchecked shard_map", "pmap")
 REFUSED = {
     # Saved tensors have hooks in a checkpoint, and torch.func differentiates backwards only without them.
     ("torch", "checkpoint"): frozenset(("grad", "vjp", "jacrev", "hessian")),
-    # Devices are divided once.
-    **{("jax", way): frozenset(("shard_map", "unchecked shard_map")) for way in MAPPED},
 }
 """For a library and one of its transforms, those that it does not allow inside."""
 
