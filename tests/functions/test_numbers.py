@@ -270,7 +270,6 @@ HIDING: dict[str, Callable[[Any], Any]] = {
     "an object": lambda x: _Box([x]),
     "a bound method": lambda x: _Box(x).get,
     "a coroutine": lambda x: _later([x]),
-    "an object in a dict": lambda x: {"a": x, "b": _Box(x)},
 }
 
 

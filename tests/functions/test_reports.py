@@ -48,15 +48,9 @@ def test_aligned__explain_shows_the_plan_of_each_argument_and_where_the_derivati
     assert (declared.derivative, declared.shapes) == ("vjp given, once; no jvp", "result=")
     text = str(bare)
     assert text.splitlines()[-1] == "shapes      not declared"
+    assert bare._repr_html_() == f"<pre>{escape(text)}</pre>"
     assert ", tracked" in text
     assert "nothing is tracked" in str(by_jax)
-
-
-def test_call_plan__is_shown_in_a_notebook() -> None:
-    """A notebook shows the lines of the plan of a call."""
-    plan = explain(aligned(backend="numpy", signature="(n)->(n)")(np.sort), torch.ones(2))
-    assert plan._repr_html_() == f"<pre>{escape(str(plan))}</pre>"
-    assert "shares memory" in plan._repr_html_()
 
 
 def test_aligned__explain_shows_the_copy_of_an_array_that_the_function_could_write_to() -> None:
