@@ -269,7 +269,7 @@ def names_for(call: str) -> dict[str, Any]:
     names = dict(NAMES)
     paths = {"torch": "torch", "jax": "jax", "jnp": "jax.numpy", "da": "dask.array", "pd": "pandas"}
     for word, path in paths.items():
-        if re.search(rf"\b{word}\b", call):
+        if re.search(rf"\b(to_)?{word}\b", call):
             names[word] = pytest.importorskip(path)
             names.setdefault("jax", pytest.importorskip("jax") if word == "jnp" else None)
     for word in ("torch", "jax", "dask", "array_api_strict"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from random_programs import Case, cases, check, check_compiled
+from random_programs import Case, cases, check, check_compiled, check_gradients
 
 pytest.importorskip("torch")
 pytest.importorskip("jax")
@@ -23,6 +23,14 @@ callers = pytest.mark.parametrize("caller", ["torch", "jax"])
 def test_aligned__random_programs_give_what_one_library_gives(caller: str, data: st.DataObject) -> None:
     """Values and derivatives of a program of several libraries are those of the program of one."""
     check(data.draw(cases(caller)))
+
+
+@settings(few, max_examples=settings().max_examples // 10)
+@given(st.data())
+@callers
+def test_aligned__random_functions_pass_the_checks_of_derivatives(caller: str, data: st.DataObject) -> None:
+    """`gradcheck` and `gradgradcheck` of torch, and `check_grads` of JAX up to the second order."""
+    check_gradients(data.draw(cases(caller)))
 
 
 @pytest.mark.slow  # it compiles and exports each

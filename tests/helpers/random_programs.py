@@ -6,8 +6,10 @@ of another library. A transform makes another function of a vector from one, so 
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
+from threading import Barrier
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -124,6 +126,7 @@ def common(func: Any, stack: Any) -> dict[str, Transform]:
         "jacfwd": Transform(lambda f, t: lambda x: func.jacfwd(f)(x) @ t, 1),
         "hessian": Transform(lambda f, t: lambda x: func.hessian(total(f))(x) @ t, 2),
         "vmap": Transform(lambda f, t: lambda x: func.vmap(f, 1)(stack([x, x * t], 1)).sum(0)),
+        "threads": Transform(in_threads, last=True),
     }
 
 
@@ -172,9 +175,40 @@ def of_torch() -> dict[str, Transform]:
 def of_jax() -> dict[str, Transform]:
     import jax
     import jax.numpy as jnp
+    from jax.sharding import Mesh, PartitionSpec
 
     def scanned(f: Vector, t: Any) -> Vector:
         return lambda x: jax.lax.scan(lambda c, v: (c + f(v), f(c * v)), t, jnp.stack([x, x * t]))[1].sum(0)
+
+    def own_vjp(f: Vector, t: Any) -> Vector:
+        made = jax.custom_vjp(f)
+        made.defvjp(lambda x: jax.vjp(f, x), lambda pull, g: pull(g))
+        return made
+
+    def own_jvp(f: Vector, t: Any) -> Vector:
+        made = jax.custom_jvp(f)
+        made.defjvp(lambda xs, ts: jax.jvp(f, xs, ts))
+        return made
+
+    def over_devices(how: str) -> Callable[[Vector, Any], Vector]:
+        count = jax.device_count()
+        mesh = Mesh(np.array(jax.devices()), ("i",))
+        rows = PartitionSpec("i")  # type: ignore[no-untyped-call] # JAX leaves it untyped
+        psum: Any = jax.lax.psum
+
+        def make(f: Vector, t: Any) -> Vector:
+            def one(x: Any) -> Any:
+                return f(x[0])[None] + psum(f(x[0] * t), "i")
+
+            if how == "pmap":
+                mapped: Any = jax.pmap(lambda x: one(x[None])[0], axis_name="i")
+            else:
+                mapped = jax.shard_map(
+                    one, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=how == "checked"
+                )
+            return lambda x: mapped(jnp.stack([x + i * t for i in range(count)])).sum(0)
+
+        return make
 
     return {
         **common(jax, jnp.stack),
@@ -183,14 +217,46 @@ def of_jax() -> dict[str, Transform]:
         "checkpoint": Transform(lambda f, t: jax.checkpoint(f)),
         "scan": Transform(scanned),
         "cond": Transform(lambda f, t: lambda x: jax.lax.cond(x[0] > t[0], f, lambda x: f(x * t), x)),
+        "custom_vjp": Transform(own_vjp),
+        "custom_jvp": Transform(own_jvp),
+        "shard_map": Transform(over_devices("checked")),
+        "unchecked shard_map": Transform(over_devices("unchecked")),
+        "pmap": Transform(over_devices("pmap"), last=True),
     }
 
 
+FORWARD = frozenset(("jvp", "jacfwd", "hessian"))
+"""Transforms in forward mode, of which torch has one level for all threads: its users take turns."""
+MAPPED = ("shard_map", "unchecked shard_map", "pmap")
 REFUSED = {
+    ("torch", "threads"): FORWARD,
     # Saved tensors have hooks in a checkpoint, and torch.func differentiates backwards only without them.
     ("torch", "checkpoint"): frozenset(("grad", "vjp", "jacrev", "hessian")),
+    # A `custom_vjp` has no forward mode, and devices are divided once.
+    **{("jax", way): frozenset(("custom_vjp",)) for way in ("jvp", "jacfwd", "linearize")},
+    **{("jax", way): frozenset(("shard_map", "unchecked shard_map")) for way in MAPPED},
 }
 """For a library and one of its transforms, those that it does not allow inside."""
+
+
+def in_threads(f: Vector, t: Any) -> Vector:
+    """Return the results of several threads, which run the function at the same time, one after the other."""
+    count = 3
+    start = Barrier(count)
+
+    def once(x: Any) -> Any:
+        with contextmanager(wide)():
+            start.wait()
+            return f(x)
+
+    def run(x: Any) -> Any:
+        with ThreadPoolExecutor(count) as pool:
+            made = list(pool.map(once, [x, x * t, x + t]))
+        return np.stack(
+            [np.asarray(get_backend("torch").to_numpy(y) if hasattr(y, "detach") else y) for y in made]
+        )
+
+    return run
 
 
 TRANSFORMS = {"torch": of_torch, "jax": of_jax}
@@ -257,6 +323,23 @@ def check_compiled(case: Case) -> None:
             for made in (compiled(x), exported(x)):
                 same(made, right, 1e-8)
                 same(torch.autograd.grad((made * made).sum(), x)[0], expected, 1e-8)
+
+
+def check_gradients(case: Case) -> None:
+    """Assert that derivatives of the first and the second order are those of finite differences."""
+    with contextmanager(wide)():
+        program = _program(case, pure=False)
+        if case.caller == "torch":
+            import torch
+
+            x = torch.from_numpy(np.array(case.x)).requires_grad_()
+            assert torch.autograd.gradcheck(program, (x,), check_forward_ad=True, check_batched_grad=True)
+            assert torch.autograd.gradgradcheck(program, (x,))
+        else:
+            from jax.test_util import check_grads
+
+            x = get_backend("jax").from_numpy(np.array(case.x))
+            check_grads(program, (x,), order=2, rtol=1e-4)  # type: ignore[no-untyped-call] # theirs
 
 
 def _program(case: Case, *, pure: bool) -> Vector:

@@ -65,9 +65,13 @@ def _case(make: Make, takes: Callable[[str, Shape], bool] = host.anywhere) -> La
 
 cases: dict[str, LayoutCase] = {
     "contiguous": _case(dense),
-    "transposed": _case(lambda values, device=CPU: dense(values.T.copy(), device).T, host.stretched),
+    "transposed": _case(
+        lambda values, device=CPU: dense(values.T.copy(), device).transpose(), host.stretched
+    ),
     "last axis first": _case(
-        lambda values, device=CPU: cupy.moveaxis(dense(np.moveaxis(values, -1, 0).copy(), device), 0, -1),
+        lambda values, device=CPU: dense(np.moveaxis(values, -1, 0).copy(), device).transpose(
+            (*range(1, values.ndim), 0)
+        ),
         lambda _, shape: len(shape) > 2,
     ),
     "strided": _case(_part(*host.EVERY_SECOND), host.stretched),
