@@ -223,7 +223,7 @@ def _leading_index(arrays: Sequence[Array], news: Sequence[Array]) -> int:
             return i
     given = [i for i, x in enumerate(arrays) if not any(x is new for new in news)]
     proper = [i for i in given if not isinstance(arrays[i], _owner(arrays[i]).scalar_types)]
-    return [*proper, *given, 0][0]
+    return [*proper, *given, 0][0]  # the first of the news, if there are no others
 
 
 def _is_tracked(x: Array) -> bool:
