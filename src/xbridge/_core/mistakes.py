@@ -29,18 +29,21 @@ _SYNONYMS: dict[str, tuple[Any, ...]] = {
 }
 """Names that other libraries use for an option, or for one value of it that True asks for."""
 
+_OF_TREES = "xbridge.tree."
 _BESIDE = "a transfer runs beside the program, and pins memory itself"
 _ELSEWHERE = {
     "requires_grad": ("it makes a new leaf", "asarray(x, backend={target}, requires_grad={value})"),
     "like": ("a conversion has one target", "asarray(x, like=y)"),
-    "backend": ("its name is that of its target", "to_backend(x, {value}{options})"),
+    "backend": ("its name is that of its target", "{of}to_backend(x, {value}{options})"),
     "device": ("NumPy's arrays are in host memory", "{call}"),
-    "writable": ("only NumPy has read-only arrays", "to_numpy(x, writable={value})"),
+    "writable": ("only NumPy has read-only arrays", "{of}to_numpy(x, writable={value})"),
     "force": ("every conversion detaches and moves as far as it must", "{call}"),
     "pin_memory": (_BESIDE, "transfer(x, {target}{options})"),
     "non_blocking": (_BESIDE, "transfer(x, {target}{options})"),
 }
-"""Options that a conversion of an array lacks: the reason, and the call that does what they are for."""
+"""Options that a conversion lacks: the reason, and the call that does what they are for."""
+_OF_ONE_ARRAY = ("requires_grad", "like")
+"""Options that no function of trees has in their stead."""
 
 
 class _Call(NamedTuple):
@@ -56,11 +59,17 @@ class _Call(NamedTuple):
 
     @property
     def target(self) -> str:
-        """Return the target of a conversion of one array, as an argument; "" for another function."""
-        if self.name in ("to_backend", "unsafe_share"):
+        """Return the target of a conversion of one array or tree, as an argument; "" for another function."""
+        verb = self.name.removeprefix(_OF_TREES)
+        if verb in ("to_backend", "unsafe_share"):
             return self.start[1]
-        is_fixed = self.name.startswith("to_") and self.name != "to_list"
-        return repr(self.name.removeprefix("to_")) if is_fixed else ""
+        is_fixed = verb.startswith("to_") and verb != "to_list"
+        return repr(verb.removeprefix("to_")) if is_fixed else ""
+
+    @property
+    def is_of_trees(self) -> bool:
+        """Return True for a function of trees."""
+        return self.name.startswith(_OF_TREES)
 
     def written(self, **changed: object) -> str:
         """Write the call with its options, and with changed ones."""
@@ -83,7 +92,7 @@ def explain_call(
     known = [word for word, one in parameters.items() if one.kind in _BY_NAME]
     name = fn.__qualname__.removesuffix(".__init__").replace("Restore.__call__", "restore")
     if "." not in fn.__qualname__ and fn.__module__.split(".")[1:2] == ["tree"]:
-        name = f"xbridge.tree.{name}"
+        name = f"{_OF_TREES}{name}"
     start = [_argument(word, given[i : i + 1], options) for i, word in enumerate(needed)]
     takes_any = any(one.kind is Parameter.VAR_POSITIONAL for one in parameters.values())
     if takes_any and not places:
@@ -114,12 +123,12 @@ def _argument(place: str, given: tuple[object, ...], options: dict[str, object])
 def _explain_position(call: _Call, surplus: tuple[object, ...]) -> CallError:
     """Return the error for arguments by position that the function takes by keyword, or not at all."""
     text = text_of(surplus[0])
-    if call.target and text == "y":
+    if call.target and not call.is_of_trees and text == "y":
         hint = f"align(x, y, backend={call.target})"
         return CallError.build("take y by position", f"{call.name} converts one array", hint)
     meant = {word: value for value in surplus if (word := option_of(value, call.words))}
     reason = f"{call.name} takes its options by keyword" if call.words else f"{call.name} has no options"
-    if call.name.startswith("xbridge.tree.") and not meant:
+    if call.is_of_trees and not meant:
         reason = f"{call.name} takes one tree"
     return call.error(f"take {text} by position", reason, **meant)
 
@@ -134,11 +143,13 @@ def _explain_keyword(call: _Call, word: str, value: object) -> CallError:
         word = meant
     if word in call.words:
         return call.error(action, reason, **{word: value})
-    if call.target and word in _ELSEWHERE:
+    is_known = word in _ELSEWHERE and not (call.is_of_trees and word in _OF_ONE_ARRAY)
+    if call.target and is_known:
         reason, hint = _ELSEWHERE[word]
         options = call.written().removeprefix(f"{call.name}({', '.join(call.start)}").removesuffix(")")
         written = {"call": call.written(), "target": call.target, "options": options, "value": text_of(value)}
-        return CallError.build(action, reason, hint.format(**written))
+        of = _OF_TREES if call.is_of_trees else ""
+        return CallError.build(action, reason, hint.format(of=of, **written))
     near = get_close_matches(word, call.words, 1)
     if not near and isinstance(value, (str, type)):
         near = [option for option in ("copies", "dtype", "device") if option == option_of(value, call.words)]
