@@ -387,7 +387,6 @@ ELSEWHERE = {
     "functions/test_dask.py": ["x.rechunk({})", "x.rechunk(y.chunks)", "x.compute_chunk_sizes() before it"],
     "functions/test_meshes.py": ["jax.sharding.auto_axes(f, out_sharding=P())(x)"],
     "functions/test_never_silent.py": [
-        "aligned(..., dtype='default')",
         "aligned(..., dtype='nearest')",
         "jax.config.update('jax_cpu_enable_async_dispatch', False) before JAX computes",
     ],

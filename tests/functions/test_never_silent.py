@@ -317,13 +317,22 @@ def test_aligned__jax_in_the_callback_of_jax_is_refused_and_does_not_hang() -> N
 
 
 def test_aligned__missing_dtype_names_both_ways_out() -> None:
-    """A missing dtype names both ways out."""
+    """A missing dtype names the option of `aligned` and the setting of JAX; the option gives the values."""
     with jax.enable_x64(False):
         for x in (leaf(), leaf().detach(), X):
-            text = refused(DTypeError, lambda: aligned(backend="jax")(lambda x: x)(x))
-            assert "jax_enable_x64" in text
-            assert "dtype='default'" in text
-            assert text.startswith("DTypeError: at argument 0 of ")
+            with pytest.raises(DTypeError, match=r"^at argument 0 of ") as caught:
+                aligned(backend="jax")(lambda x: x)(x)
+            option, setting = caught.value.hint.split(", or ")
+            assert setting.startswith("jax.config.update('jax_enable_x64'")
+            made = eval(option.replace("...", "lambda x: x * 2, backend='jax'"), {"aligned": aligned})(x)
+            same(made, 2 * X, 1e-6)
+    with pytest.raises(DTypeError) as caught:
+        aligned(backend="torch")(lambda x: x)(X.astype("longdouble"))
+    assert caught.value.hint == "aligned(..., dtype='nearest'), or aligned(..., dtype='float64')"
+    for option in caught.value.hint.split(", or "):
+        of_torch = eval(option.replace("...", "lambda x: x * 2, backend='torch'"), {"aligned": aligned})
+        same(of_torch(X.astype("longdouble")), 2 * X)
+    with jax.enable_x64(False):
         x = leaf()
         y = aligned(backend="jax", dtype="default")(lambda x: x * x)(x)
         (slope,) = torch.autograd.grad(y.sum(), x)

@@ -7,6 +7,7 @@ the constants of its arguments, which a backend turns into a rule: a function of
 from __future__ import annotations
 
 import inspect
+import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
@@ -18,7 +19,6 @@ from xbridge import asarray, to_backend
 from xbridge.errors import DTypeError, OptionError, XBridgeError
 from xbridge.extend import (
     CPU,
-    DTYPES,
     HOST,
     Options,
     backend_for,
@@ -308,24 +308,17 @@ def convert_inputs(xs: Sequence[Array], library: Backend, options: Options) -> l
             made = each([xs[i] for i in at], library, asked)
         except XBridgeError as error:
             error.remap_index(at)
-            if options.dtype is None and isinstance(error, DTypeError) and error.index is not None:
-                _raise_with_default(error, xs[error.index], library)
+            if options.dtype is None and isinstance(error, DTypeError) and error.hint.startswith("dtype="):
+                hint = re.sub(r"dtype='\w+'", r"aligned(..., \g<0>)", error.hint)
+                hinted = error.build(error.action, error.reason, hint)
+                hinted.index = error.index
+                raise hinted from error
             raise
         for i, y in zip(at, made, strict=True):
             ys[i] = y
     if library.name != HOST:
         return ys
     return [y if y is x else protect_host(y, x) for x, y in zip(xs, ys, strict=True)]
-
-
-def _raise_with_default(error: DTypeError, x: Array, library: Backend) -> None:
-    """Raise the error with another hint, if the library lacks the dtype of the argument."""
-    owner = backend_for(type(x))
-    dtype = "" if owner is None else owner.dtype_of(x)
-    if dtype in DTYPES and library.unsupported_dtype(dtype, CPU):
-        hinted = error.build(error.action, error.reason, f"{error.hint}; or aligned(..., dtype='default')")
-        hinted.index = error.index
-        raise hinted from error
 
 
 def could_write(owner: Backend, library: Backend, options: Options) -> bool:
