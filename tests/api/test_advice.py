@@ -92,6 +92,9 @@ WANTED: dict[str, Any] = {
     "asarray([None, 1])": None,
     "to_torch(lists)": [[1, 2], [3, 4]],
     "to_torch(objects)": [[0.0, 1.0, 2.0]] * 2,
+    "to_torch(pd.Series([A, A]))": [[0.0, 1.0, 2.0]] * 2,
+    "to_numpy(pd.Series([A, A[:2]]))": [[0.0, 1.0, 2.0], [0.0, 1.0]],
+    "to_torch(A, dtype=pa.float32())": [0.0, 1.0, 2.0],
     "asarray([A, A[:2]])": [[0.0, 1.0, 2.0], [0.0, 1.0]],
     "asarray(A, requires_grad=True)": [0.0, 1.0, 2.0],
     "asarray(inferred(torch), requires_grad=True)": [1.0, 1.0],
@@ -267,7 +270,8 @@ def as_before(own_registry: None) -> Iterator[None]:
 def names_for(call: str) -> dict[str, Any]:
     """The names in a call, or no test where a library is missing."""
     names = dict(NAMES)
-    paths = {"torch": "torch", "jax": "jax", "jnp": "jax.numpy", "da": "dask.array", "pd": "pandas"}
+    paths = {"torch": "torch", "jax": "jax", "jnp": "jax.numpy", "da": "dask.array"}
+    paths |= {"pd": "pandas", "pa": "pyarrow"}
     for word, path in paths.items():
         if re.search(rf"\b(to_)?{word}\b", call):
             names[word] = pytest.importorskip(path)

@@ -500,3 +500,50 @@ def test_to_numpy__hint_for_complex_columns_is_their_real_part() -> None:
         with pytest.raises(xbridge.DTypeError, match="drops the imaginary part") as caught:
             xbridge.to_numpy(x, dtype="float32")
         assert eval(caught.value.hint, {**vars(xbridge), "x": x}).ravel().tolist() == [0, 2.5]
+
+
+ROWS: dict[str, Any] = {
+    "pd.Series([np.array([0.1, 2]), np.array([3.0, 4])])": [[0.1, 2.0], [3.0, 4.0]],
+    "pd.Series([np.array([LARGE]), np.array([1, 2])])": [[LARGE], [1, 2]],
+    "pd.Series([np.float32([0.5]), np.array([0.1])])": [[0.5], [0.1]],
+    "pd.Series([np.zeros(1)] * 1001 + [np.ones(2)])": [[0.0]] * 1001 + [[1.0, 1.0]],
+    "pd.Series([[0.1], [2]], dtype=pd.ArrowDtype(pa.list_(pa.float64())))": [[0.1], [2.0]],
+    "pd.Series([[LARGE], [None]], dtype=pd.ArrowDtype(pa.list_(pa.int64())))": None,
+    "pd.Series([np.array([1]), None])": None,
+    "pd.Series([np.array(['x'])] * 2)": None,
+    "pd.Series([np.array(['2020'], 'M8[D]')] * 2)": None,
+    "pl.Series([[0.1], [2.0]])": [[0.1], [2.0]],
+    "pl.Series([[LARGE], [None]])": None,
+    "pa.array([[LARGE, 2], [3]])": [[LARGE, 2], [3]],
+    "pa.array([[LARGE], None])": None,
+    "pa.array([[LARGE, None]])": None,
+    "pa.array([['x']])": None,
+    "pa.array([[[1]], [[2]]])": None,
+    "pa.FixedSizeListArray.from_arrays(pa.array([0.1, 2, 3, 4]), 2)": [[0.1, 2.0], [3.0, 4.0]],
+    "pa.array([[1, 2], None, [LARGE, 4], [5, 6]], pa.list_(pa.int64(), 2))[2:3]": [[LARGE, 4]],
+    "pa.array([[1, 2], None, [LARGE, 4], [5, 6]], pa.list_(pa.int64(), 2))[1:]": None,
+    "pa.array([[1, None]], pa.list_(pa.int64(), 2))": None,
+    "pa.array([[True], [False]], pa.list_(pa.bool_(), 1))": [[True], [False]],
+    "pa.array([[], []], pa.list_(pa.int64(), 0))": [[], []],
+    "pa.array([['x'], ['y']], pa.list_(pa.string(), 1))": None,
+    "pa.chunked_array([pa.array([[LARGE, 2]], pa.list_(pa.int64(), 2))] * 2)": [[LARGE, 2]] * 2,
+}
+"""Columns of rows, and the values that the advice keeps; None if there is none."""
+
+
+@pytest.mark.parametrize("source", ROWS)
+def test_asarray__advice_for_columns_of_rows_keeps_values_and_dtype(source: str) -> None:
+    """Rows of one shape become one array, others an array each; where some are missing, nothing is said."""
+    x, wanted = made(source), ROWS[source]
+    for backend in filter(xbridge.is_available, ("numpy", "torch")):
+        with pytest.raises(xbridge.DTypeError) as caught:
+            xbridge.to_backend(x, backend)
+        if wanted is None:
+            assert not caught.value.hint
+            continue
+        rows = eval(caught.value.hint, {**vars(xbridge), "xbridge": xbridge, "numpy": np, "x": x})
+        there = xbridge.tree.to_backend(rows, backend)
+        assert xbridge.tree.map(xbridge.to_list, there) == wanted
+        kinds = {xbridge.dtype_of(row) for row in (there if isinstance(there, list) else [there])}
+        first = next(iter(np.asarray(x).flat))
+        assert {first.dtype.name} <= kinds

@@ -49,6 +49,8 @@ def objects(folder: Path) -> dict[Any, list[tuple[Any, Any]]]:
     file = pytest.importorskip("safetensors")
     pytest.importorskip("safetensors.numpy")
     file.numpy.save_file({"a": A}, folder / "a.safetensors")
+    used_up = torch.tensor(A).__dlpack__()
+    torch.from_dlpack(used_up)
     future = Future[Any]()
     future.set_result(A)
     return {
@@ -63,6 +65,10 @@ def objects(folder: Path) -> dict[Any, list[tuple[Any, Any]]]:
             (torch.nn.PReLU(1, 0.5), {"weight": [0.5]}),
             (sparse.csr_array([[1.0]]), [[1]]),
             (of_jax.BCOO.fromdense(jax.numpy.ones((1, 1))), [[1]]),
+            (torch.utils.dlpack.to_dlpack(torch.tensor(A)), A),
+            (torch.tensor(A).__dlpack__(max_version=(1, 0)), A),
+            (used_up, None),
+            (Exporter(__jax_array__=lambda: jax.numpy.arange(3.0)), A),
             (Fraction(1, 2), 0.5),
             (dask.delayed(A), A),
             (polars.LazyFrame({"a": [1.0]}), [[1]]),

@@ -28,7 +28,10 @@ FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType)
 _MANY = 1000
 """The most items that are looked at for a hint."""
 
-_BY_NAME = {"DataLoader": "xbridge.prefetch(x, 'numpy')"}
+_BY_NAME = {
+    "DataLoader": "xbridge.prefetch(x, 'numpy')",
+    "PyCapsule": "asarray(torch.from_dlpack(x), backend='numpy')",
+}
 """Hints by the name of a class, or of a base."""
 
 _READERS = {
@@ -40,7 +43,7 @@ _READERS = {
 
 _BY_ATTRIBUTE = {
     "state_dict": "xbridge.tree.to_backend(x.state_dict(), 'numpy')",
-    **{word: f"x.{word}()" for word in ("toarray", "todense", "to_tensor")},
+    **{word: f"x.{word}()" for word in ("__jax_array__", "toarray", "todense", "to_tensor")},
     "__float__": "asarray(float(x), backend='numpy')",
     **{word: f"x.{word}()" for word in ("compute", "collect", "result")},
     **dict.fromkeys(("_fields", "__dataclass_fields__", "__attrs_attrs__"), IN_A_TREE),
@@ -85,6 +88,8 @@ def hint_for_object(x: object) -> str:
         return _READERS.get(PurePath(x).suffix.lower(), "")  # type: ignore[arg-type] # it is one
     if issubclass(cls, FUNCTIONS):
         return "x()" if _needs_nothing(x) else ""
+    if cls.__name__ == "PyCapsule" and '"dltensor' not in repr(x):  # of another protocol, or used up
+        return ""
     return _hint_for_class(cls, _BY_NAME) or _hint_for_methods(cls)
 
 
@@ -113,8 +118,8 @@ def _hint_for_methods(cls: type) -> str:
 def hint_for_items(x: HostArray) -> str:
     """Return a hint for an array of text or of Python objects."""
     items = x.ravel()[:_MANY].tolist()
-    if items and all(map(_has_shape, items)):
-        alike = x.size == len(items) and len({tuple(item.shape) for item in items}) == 1
+    if items and None not in map(_shape_and_dtype, items):
+        alike = len(set(map(_shape_and_dtype, x.ravel().tolist()))) == 1
         return "asarray(x.tolist(), backend='numpy')" if alike else IN_A_TREE.replace("x,", "x.tolist(),")
     if _spell_numbers(items):
         if x.size == len(items) and all(isinstance(item, int) for item in items):
@@ -124,6 +129,12 @@ def hint_for_items(x: HostArray) -> str:
     if all(isinstance(item, (str, bytes)) for item in items):
         return "numpy.unique(x, return_inverse=True)[1] for labels, or x.tolist()"
     return "x.tolist()"
+
+
+def _shape_and_dtype(item: Any) -> tuple[object, object] | None:
+    """Return what arrays of one stack have in common; None if an item is no array, or has no numbers."""
+    dtype = getattr(item, "dtype", None) if _has_shape(item) else None
+    return None if dtype is None or getattr(dtype, "kind", "f") in "OSUMm" else (tuple(item.shape), dtype)
 
 
 def _has_shape(item: object) -> bool:

@@ -202,10 +202,14 @@ def _hint_for_objects(x: Any, host: HostArray) -> str:
         return encoded
     if castable_names(x):
         return _hint_for_cast(x, "float64")
-    if (hint := adapter.numbers_hint(x)) or not host.dtype.hasobject or not _hint_for_export(x):
-        return hint or ""  # an array interface may lie about its objects, which are not looked at
-    cast = hint_for_items(host)
-    return f"numpy.asarray(x){cast[1:]}" if cast.startswith("x.astype") else ""
+    may_lie = has_attribute(x, "__array_interface__")  # about its objects, which are not looked at
+    if (hint := adapter.numbers_hint(x)) or not host.dtype.hasobject or may_lie:
+        return hint or ""
+    made = hint_for_items(host)
+    is_lossy = adapter.table(x) is not None or adapter.count_missing(x)  # rows have NaN for what is missing
+    if made.endswith("x.tolist()") or (is_lossy and "astype" not in made):
+        return ""
+    return made.replace("x.", "numpy.asarray(x).")
 
 
 def check_export(x: Any, dtype: str, exported: tuple[int, ...]) -> None:

@@ -14,6 +14,7 @@ from xbridge._core.dtypes import DTYPES, UNNAMED, is_numeric, of_python
 from xbridge._core.protocol import Backend
 from xbridge._core.tracing import constant_in_traces, traced_as
 from xbridge._core.wording import option_of, text_of
+from xbridge._host.exporters import is_of_library, names_of
 from xbridge._host.memory import dtype_of_code, native_dtype
 from xbridge._plan.steps import Options
 from xbridge._registry.call_cache import decline, lookup, lookup_direct, try_in_order
@@ -250,7 +251,7 @@ def _unknown_dtype_error(dtype: object) -> XBridgeError:
         return _option_error("dtype", dtype, reason, f"dtype={native!r}")
     if isinstance(dtype, str) and option_of(dtype, ["device"]):
         return _option_error("dtype", dtype, "it is a device", f"device={dtype!r}")
-    word = str(getattr(dtype, "__name__", word))
+    word = names_of(dtype)[0] if is_of_library(dtype) else str(getattr(dtype, "__name__", word))
     if word in INDEX:
         return _option_error("dtype", dtype, "it is a backend", f"asarray(x, backend={word!r})")
     word = re.sub(r"^fp(?=\d)", "float", word.casefold())

@@ -75,7 +75,7 @@ class Adapter:
         return f"x.astype({dtype!r})" if _has_astype(x) else None
 
     def numbers_hint(self, x: Any) -> str | None:  # noqa: ARG002 -- for other adapters
-        """Return the call that selects the columns of numbers in a table; None if there is none."""
+        """Return the call that selects the numbers of a table, or in rows of lists; None if there is none."""
         return None
 
     def codes_hint(self, x: Any) -> str | None:

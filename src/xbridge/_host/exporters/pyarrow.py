@@ -71,7 +71,10 @@ class _ArrowAdapter(Adapter):
         return f"{there}.cast('int{x.type.bit_width}')"
 
     def numbers_hint(self, x: Any) -> str | None:
-        """Return the columns of numbers of a table."""
+        """Return the columns of numbers of a table, or the numbers in lists of one length as rows."""
+        is_whole = isinstance(x, pa.FixedSizeListArray) and not self.count_missing(x)
+        if is_whole and x.type.value_type in _NUMBERS:
+            return f"numpy.asarray(x.flatten()).reshape({len(x)}, {x.type.list_size})"
         if not isinstance(x, _TABLES):
             return None
         return hint_for_labels("x.select({})", [field.name for field in x.schema if field.type in _NUMBERS])
