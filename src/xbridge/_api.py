@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 _to_host = direct[HOST]
-"""The table of `to_numpy`. `invalidate` clears and refills this dict in place, so it can be kept here."""
+"""The table of `to_numpy`. `invalidate` clears and refills such a dict in place, so it can be kept here."""
 
 _LISTED: set[object] = {*range(13), 14, 15, 23}
 """NumPy's numbers of the dtypes whose values are numbers in Python: not of `longdouble`, nor of objects.
@@ -106,6 +106,7 @@ def _convert(
 
 def _convert_to(backend: str) -> Callable[..., Any]:
     """Return the function that looks up a call of `to_torch` or its like, or plans it."""
+    converters = direct.setdefault(backend, {})
 
     def convert_to(
         x: Any = MISSING,
@@ -120,7 +121,7 @@ def _convert_to(backend: str) -> Callable[..., Any]:
         if not (more or other):
             if device is None and dtype is None and copy is None and grad is None:
                 try:
-                    convert = direct[backend][type(x)]
+                    convert = converters[type(x)]
                 except KeyError:
                     convert = decline
                 y = convert(x)

@@ -18,15 +18,15 @@ LIMITS = {
     "_pyinstaller": 150,
     "_registry": 990,
     "_transfer": 680,
-    "backends": 3_570,
+    "backends": 3_580,
     "files": 2_700,
     "functions": 4_720,
     "testing": 10_290,
-    "tree": 1_320,
+    "tree": 1_370,
 }
 """The most lines of each folder of the package."""
 
-ALL = 34_150
+ALL = 34_210
 """The most lines of all."""
 
 

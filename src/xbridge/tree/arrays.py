@@ -151,13 +151,14 @@ def _open(  # noqa: C901 -- a call for each leaf would take as long as its conve
         if isinstance(kind, Container):
             _open(child, kind, children, i, kinds, walk, at_once)
             continue
-        if done and id(child) in done and cls not in NUMBERS:
-            children[i] = done[id(child)][1]
+        name = id(child)
+        if name in done and cls not in NUMBERS:
+            children[i] = done[name][1]
             continue
         if at_once and not places:
             y = kind(child)
             if y is not None:
-                done[id(child)] = child, y  # nothing else gets this identity while the leaf is kept
+                done[name] = child, y  # nothing else gets this identity while the leaf is kept
                 children[i] = y
                 continue
             kinds.refresh(cls)

@@ -22,7 +22,7 @@ _is_traced = torch.compiler.is_dynamo_compiling
 def why_not_memory(x: torch.Tensor) -> tuple[str, str] | None:  # noqa: PLR0911 -- one for each reason
     """Return a reason and a hint if a tensor is not an array in memory, else None."""
     cls = type(x)
-    if isinstance(x, (UninitializedParameter, UninitializedBuffer)):
+    if cls is not torch.Tensor and isinstance(x, (UninitializedParameter, UninitializedBuffer)):
         return "an uninitialized parameter has no memory yet", "x.materialize(shape)"
     if x.is_nested:
         return "a nested tensor is ragged", "x.unbind()"
