@@ -51,6 +51,16 @@ def test_aligned__function_without_a_jvp_has_no_forward_mode() -> None:
     refused(GradientError, lambda: jax.jit(lambda v: jax.jvp(f, (v,), (v,))[1])(x), "jvp=f")
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_hint__of_a_batch_of_gradients_is_followed(again: bool) -> None:
+    """The batch of `is_grads_batched` is another than that of `torch.func`, which has the same Jacobian."""
+    f, x = aligned(backend="jax")(lambda x: jax.numpy.sin(x) * x), leaf()
+    jacobian = torch.autograd.functional.jacobian
+    with pytest.raises(GradientError, match=r"try torch\.func\.jacrev\(f\)\(x\)"):
+        jacobian(f, x, create_graph=again, vectorize=True)  # type: ignore[no-untyped-call] # torch's
+    same(torch.func.jacrev(f)(x), jacobian(f, x))  # type: ignore[no-untyped-call] # torch's
+
+
 def test_aligned__vjp_without_a_vjp_has_no_second_order() -> None:
     """A vjp without a vjp has no second order."""
     x = leaf()

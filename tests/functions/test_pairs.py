@@ -57,10 +57,6 @@ def of_torch(*, arrays: bool = True) -> dict[str, tuple[Callable[..., Any], Any]
         "vmap of nothing": (lambda f: torch.vmap(f)(batch[:0]), BATCH[:0]),
         "vmap of grad": (lambda f: torch.vmap(func.grad(total(f)))(batch), slope(BATCH)),
         "grad of vmap": (lambda f: func.grad(total(torch.vmap(f, in_dims=1)))(batch), slope(BATCH)),
-        "batched gradients": (
-            lambda f: torch.autograd.functional.jacobian(f, x, vectorize=True),  # type: ignore[no-untyped-call] # torch's
-            np.diag(slope(X)),
-        ),
         "linearize": (lambda f: func.linearize(f, x)[1](x), X * slope(X)),
         "meta": (lambda f: torch.zeros(f(x.to("meta")).shape), np.zeros(X.shape)),
     }

@@ -452,9 +452,6 @@ def test_aligned__has_one_value_in_a_checkpoint_of_jax(transform: Callable[[Any]
 
 DERIVED: dict[str, Callable[[Any, Any], Any]] = {
     "backward": lambda y, x: torch.autograd.grad(y.sum(), x)[0],
-    "batch of gradients": lambda y, x: torch.autograd.grad(
-        y, x, torch.ones(1, *y.shape, dtype=y.dtype), is_grads_batched=True
-    )[0][0],
     "second derivative": lambda y, x: torch.autograd.grad(
         torch.autograd.grad(y.sum(), x, create_graph=True)[0].sum(), x
     )[0],

@@ -7,7 +7,6 @@ argument, so that nothing has to be registered while a program is traced.
 
 from __future__ import annotations
 
-from functools import cache
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ import torch
 from xbridge.errors import OptionError
 from xbridge.extend import get_backend
 from xbridge.functions.programs import Program, key_of, programs
-from xbridge.functions.rules import Spec, latest, replace_chosen, select
+from xbridge.functions.rules import Spec, latest, no_derivative_error, replace_chosen, select
 from xbridge.functions.torch.private import (
     current_level,
     dispatch_modes,
@@ -56,7 +55,7 @@ def apply(rule: DerivableFunction, ts: Tensors) -> Tensors:
     """Run a derivable function on tensors of one device, within torch's current graph or transforms."""
     if _is_transformed():
         return _apply_transformed(rule, *ts)  # type: ignore[no-any-return]
-    if torch.is_grad_enabled() and any(t.requires_grad for t in ts) and not any(map(is_gradient_batch, ts)):
+    if torch.is_grad_enabled() and any(t.requires_grad for t in ts):
         # A wrapped tensor may outlive its transform, as in the pullback of a vjp. It is unwrapped, because it
         # only seems to require grad.
         living = map(unwrap_if_dead, ts)
@@ -70,10 +69,10 @@ def _apply_transformed(rule: DerivableFunction, *ts: torch.Tensor) -> Any:
 
 
 def _compute(rule: DerivableFunction, ts: Tensors) -> Tensors:
-    """Run a derivable function without a graph; in a batch of gradients, once for each slice, with one."""
+    """Run a derivable function without a graph."""
     if any(map(is_gradient_batch, ts)):
-        made = _make_operator_of_slices(len(ts), len(rule.outputs(_specs(ts))[0]))(key_of(rule), *ts)
-        return made if isinstance(made, tuple) else (made,)
+        reason = "the batch of is_grads_batched=True and of vectorize=True is none that it can run"
+        raise no_derivative_error(rule.call.name, reason, "torch.func.jacrev(f)(x)")
     if _is_dispatched() or any(type(t) not in _PLAIN or t.is_meta for t in ts):
         return torch.ops.xbridge.call.default(list(ts), [], key_of(rule), [])  # type: ignore[no-any-return]
     return _evaluate(rule, ts)
@@ -287,32 +286,6 @@ _call = torch.library.custom_op(
     schema="(Tensor[] ts, Tensor[] floats, str key, SymInt[] ints) -> Tensor[]",
 )
 _call.register_fake(_describe_program)
-
-
-@cache
-def _make_operator_of_slices(inputs: int, outputs: int) -> Any:
-    """Return the operator for a batch of gradients, as `is_grads_batched` makes it.
-
-    Torch repeats an operator for each slice if its schema has no lists, so there is one for each number of
-    inputs and outputs. The batch is below autograd, so the operator records the graph of each slice, which an
-    autograd function around all slices would lose.
-    """
-    result = "Tensor" if outputs == 1 else f"({', '.join(['Tensor'] * outputs)})"
-    schema = f"(str key, {', '.join(f'Tensor x{i}' for i in range(inputs))}) -> {result}"
-
-    def run(key: str, *ts: torch.Tensor) -> Any:
-        ys = tuple(_evaluate(programs[key].rule([], []), ts))
-        return ys[0] if outputs == 1 else ys
-
-    def setup(ctx: Any, inputs: Any, output: Any) -> None:
-        key, *ts = inputs
-        rule = programs[key].rule([], [])
-        _save_for_derivatives(ctx, rule, ts, output if isinstance(output, tuple) else (output,))
-
-    name = f"xbridge::slices_{inputs}_{outputs}"
-    operator = torch.library.custom_op(name, run, mutates_args=(), schema=schema)
-    operator.register_autograd(_backward, setup_context=setup)
-    return operator
 
 
 def _set_up_context(ctx: Any, inputs: Any, output: Any) -> None:

@@ -28,7 +28,7 @@ is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 get_unwrapped = torch._C._functorch.get_unwrapped
 unwrap_if_dead = torch._C._functorch.unwrap_if_dead
 
-# The batch of `is_grads_batched` is none of `torch.func`, and an autograd function has no rule for it.
+# The batch of `is_grads_batched`, for which an autograd function has no rule, is none of `torch.func`.
 is_gradient_batch = torch._C._functorch.is_legacy_batchedtensor
 
 # `torch.autograd.grad` without its checks, which take a quarter of the time of a small graph.
