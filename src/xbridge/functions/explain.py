@@ -24,8 +24,6 @@ class CallPlan(NamedTuple):
     arguments: dict[str, Plan]
     """The plan of each array, by its place in the call."""
     derivative: str
-    batch: str
-    shapes: str
 
     def __str__(self) -> str:
         """Return one line for each fact."""
@@ -34,8 +32,6 @@ class CallPlan(NamedTuple):
             ("call", f"{self.function} in {self.library}, results to {self.caller}, {how}"),
             *((path, repr(plan)) for path, plan in self.arguments.items()),
             ("derivative", self.derivative),
-            ("batch", self.batch),
-            ("shapes", self.shapes),
         ]
         return "\n".join(table(facts))
 

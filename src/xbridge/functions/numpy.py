@@ -191,22 +191,8 @@ class _Value(_Given):
             _SHAPES,
         )
 
-    def report(self) -> dict[str, str]:
-        signature, result = self.call.signature, self.call.result
-        declared = f"signature {signature.text}" if signature else "not declared"
-        return {
-            "derivative": "; ".join(_describe_order(how, getattr(self.call, how)) for how in FORMS),
-            "batch": "one call for each example" if self.cores is None else "one call for all examples",
-            "shapes": declared if result is None else "result=",
-        }
-
-
-def _describe_order(how: str, given: UserDerivative | None) -> str:
-    """Return how often a derivative can be taken, in words."""
-    count = 0
-    while given is not None:
-        count, given = count + 1, getattr(given, how)
-    return f"{how} given, {('once', 'twice', 'three times')[min(count, 3) - 1]}" if count else f"no {how}"
+    def report(self) -> str:
+        return "; ".join(f"{how} given" if getattr(self.call, how) else f"no {how}" for how in FORMS)
 
 
 def describe_declared(call: Call, specs: tuple[Spec, ...]) -> Described:

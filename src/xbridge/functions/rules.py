@@ -233,13 +233,9 @@ class DerivableFunction(ABC):
         """Return the axes that `batched` needs for a batch with these: an input may have to be repeated."""
         return (0,) * len(axes) if self.repeats else axes
 
-    def report(self) -> dict[str, str]:
-        """Return where the derivative, the batches and the shapes come from, in a few words each."""
-        return {
-            "derivative": f"by {self.call.library}, any order",
-            "batch": f"by {self.call.library}",
-            "shapes": f"by {self.call.library}",
-        }
+    def report(self) -> str:
+        """Return where the derivative comes from, in a few words."""
+        return f"by {self.call.library}, any order"
 
     def check(self, found: tuple[Spec, ...], declared: tuple[Spec, ...]) -> None:
         """Raise if a function returned arrays of other shapes or dtypes than it had declared."""

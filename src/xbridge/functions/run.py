@@ -144,9 +144,9 @@ def explain(function: Function, /, *args: Any, **kwargs: Any) -> CallPlan:
             grad=options.grad,
             order=options.order,
         )
-    rule = function.rule(library.name, array_library.name, read.treedef)
-    names = function.name, library.name, array_library.name
-    return CallPlan(*names, _is_embedded(function, read), plans, **rule.report())
+    names = library.name, array_library.name
+    derivative = function.rule(*names, read.treedef).report()
+    return CallPlan(function.name, *names, _is_embedded(function, read), plans, derivative)
 
 
 # -- the arguments -------------------------------------------------------------------------------------------
