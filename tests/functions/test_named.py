@@ -51,15 +51,17 @@ def test_aligned__list_that_is_used_as_an_array_is_named_with_the_way_out() -> N
 
 
 def test_aligned_arrays__each_kind_of_parameter_can_be_named() -> None:
-    """Each kind of parameter can be named."""
+    """Each kind of parameter can be named; what ``*args`` and ``**kwargs`` take has no names."""
 
     def f(a: Any, /, b: Any, *rest: Any, c: Any, **more: Any) -> str:
         return kinds(a, b, *rest, c, **more)
 
-    args, kwargs = ([1], [1], [1], [1]), {"c": [1], "a": [1], "d": [1]}
-    for name, places in (("a", [0]), ("b", [1]), ("rest", [2, 3]), ("c", [4]), ("more", [5, 6])):
-        found = aligned(arrays=name)(f)(*args, **kwargs).split(", ")
-        assert [i for i, kind in enumerate(found) if kind == "ndarray int64"] == places
+    for place, name in enumerate("abc"):
+        found = aligned(arrays=name)(f)([1], [1], c=[1], d=[1]).split(", ")
+        assert [i for i, kind in enumerate(found) if kind == "ndarray int64"] == [place]
+    for name in ("rest", "more"):
+        with pytest.raises(OptionError, match=r"no such parameter; try arrays=\('a', 'b', 'c'\)"):
+            aligned(arrays=name)(f)
 
 
 def test_aligned_arrays__arguments_stay_positional_or_keywords_as_they_were_given() -> None:

@@ -7,6 +7,7 @@ decide, so they are converted when the library of the function is known.
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,39 +21,32 @@ if TYPE_CHECKING:
 
     from xbridge.protocol import Array
 
-_VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-_BY_KEYWORD = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
 class ArrayParameters(NamedTuple):
     """The parameters of a function that `arrays=` names."""
 
     function: str
-    signature: inspect.Signature
+    positional: list[str]
+    """All parameters of the function that can be given by position."""
     names: Collection[str]
 
     def map(
         self, fn: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments, after `fn` was applied to the named ones that are neither arrays nor None."""
-        parameters = self.signature.parameters
-        by_kind = {p.kind: p.name for p in parameters.values()}
-        places = [p.name for p in parameters.values() if p.kind in _BY_POSITION]
-        rest, more = (by_kind.get(kind) for kind in _VARIABLE)
-        owners = [*places[: len(args)], *[rest] * (len(args) - len(places))]
-        keywords = {key for key in kwargs if key in parameters and parameters[key].kind in _BY_KEYWORD}
-        return tuple([self._apply(fn, x, name, name) for x, name in zip(args, owners, strict=True)]), {
-            key: self._apply(fn, x, key, key if key in keywords else more) for key, x in kwargs.items()
-        }
+        places = dict(zip(self.positional, args, strict=False))
+        made = [self._apply(fn, x, name) for name, x in places.items()]
+        return (*made, *args[len(made) :]), {key: self._apply(fn, x, key) for key, x in kwargs.items()}
 
-    def _apply(self, fn: Callable[[Any], Any], x: Any, label: str | None, name: str | None) -> Any:
+    def _apply(self, fn: Callable[[Any], Any], x: Any, name: str) -> Any:
         if name not in self.names or x is None or are_arrays(type(x)):
             return x
         try:
             return fn(x)
         except XBridgeError as error:
-            raise error.at(f"argument {label!r} of {self.function}") from error
+            raise error.at(f"argument {name!r} of {self.function}") from error
 
 
 def import_exporter(x: Any, dtype: object) -> Any:
@@ -75,23 +69,19 @@ def protect_host(host: Any, x: Array) -> Any:
 
 
 def read_array_parameters(given: object, fn: Callable[..., Any], function: str) -> ArrayParameters | None:
-    """Return the parameters of a function that `arrays=` names; raise if there is no such parameter."""
+    """Return the parameters of a function that `arrays=` names; raise if there is no such parameter.
+
+    Those of ``*args`` and ``**kwargs``, and of functions in C that have no signature, have no names.
+    """
     if given is None:
         return None
-    action = f"take arrays={shown(given)}"
+    parameters: list[Parameter] = []
+    with suppress(TypeError, ValueError):
+        parameters += inspect.signature(fn).parameters.values()
+    positional = [p.name for p in parameters if p.kind in _BY_POSITION]
+    known = [*positional, *[p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY]]
     names = [given] if isinstance(given, str) else given
-    if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(n, str) for n in names):
-        raise OptionError.build(action, "it is not a tuple of names of parameters", "arrays=('x',)")
-    try:
-        signature = inspect.signature(fn)
-    except (TypeError, ValueError) as error:
-        raise OptionError.build(
-            action, f"{function} has no signature that Python can read", "a function around it, made by def"
-        ) from error
-    parameters = signature.parameters
-    wrong = [name for name in names if name not in parameters]
-    if wrong:
-        named = tuple(name for name, parameter in parameters.items() if parameter.kind not in _VARIABLE)
-        hint = f"arrays={named}" if named else f"{function} without arrays="
-        raise OptionError.build(action, f"{function} has no parameter {wrong[0]!r}", hint)
-    return ArrayParameters(function, signature, names)
+    if not isinstance(names, (tuple, list, set, frozenset)) or not all(name in known for name in names):
+        hint = f"arrays={tuple(known)}" if known else "a function around it, made by def"
+        raise OptionError.build(f"take arrays={shown(given)}", f"{function} has no such parameter", hint)
+    return ArrayParameters(function, positional, names)
