@@ -57,8 +57,8 @@ def test_hint__of_a_batch_of_gradients_is_followed(again: bool) -> None:
     f, x = aligned(backend="jax")(lambda x: jax.numpy.sin(x) * x), leaf()
     jacobian = torch.autograd.functional.jacobian
     with pytest.raises(GradientError, match=r"try torch\.func\.jacrev\(f\)\(x\)"):
-        jacobian(f, x, create_graph=again, vectorize=True)  # type: ignore[no-untyped-call] # torch's
-    same(torch.func.jacrev(f)(x), jacobian(f, x))  # type: ignore[no-untyped-call] # torch's
+        jacobian(f, x, create_graph=again, vectorize=True)
+    same(torch.func.jacrev(f)(x), jacobian(f, x))
 
 
 def test_aligned__vjp_without_a_vjp_has_no_second_order() -> None:

@@ -20,7 +20,7 @@ LIMITS = {
     "_transfer": 680,
     "backends": 3_580,
     "files": 2_700,
-    "functions": 4_720,
+    "functions": 4_650,
     "testing": 10_290,
     "tree": 1_370,
 }
