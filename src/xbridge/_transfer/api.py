@@ -18,7 +18,6 @@ from operator import index
 from os import getpid
 from threading import TIMEOUT_MAX, get_ident
 from time import perf_counter
-from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.devices import CPU
@@ -323,23 +322,10 @@ class Prefetch:
     def __iter__(self) -> Generator[Any, None, None]:
         """Return an iterator over all batches, with threads of its own."""
         again, self._is_used = self._is_used, True
-        if again and isinstance(self._iterable, GeneratorType):
-            raise _used_up_error(self._iterable)
-        return self._batches() if again and isinstance(self._iterable, Iterator) else self._run()
-
-    def _batches(self) -> Generator[Any, None, None]:
-        """Yield the batches of an iterator that may be used up, and raise an error if it is."""
-        is_empty = True
-        for batch in self._run():
-            is_empty = False
-            yield batch
-        if is_empty:
-            raise _used_up_error(self._iterable)
-
-
-def _used_up_error(iterable: Iterable[Any]) -> XBridgeError:
-    reason = "it is used up, and has no batches for another loop"
-    return OptionError.build(f"iterate over {type_of(iterable)} again", reason)
+        if again and isinstance(self._iterable, Iterator):
+            reason = "it is used up, and has no batches for another loop"
+            raise OptionError.build(f"iterate over {type_of(self._iterable)} again", reason)
+        return self._run()
 
 
 def _prefetch_batches(
