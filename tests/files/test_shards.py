@@ -54,8 +54,6 @@ def test_convert_shard__shards_are_read_by_their_index(index: Path, cli: Cli) ->
     assert values(safetensors_numpy.load_file(there)) == values(ARRAYS)
     assert [line.split()[0] for line in cli.run("show", index).splitlines()[:-1]] == ["array", *ARRAYS]
     assert "numpy bfloat16 (2,)" in cli.run("explain", index, "--to", "numpy", "--array", "c")
-    index.rename(index.with_name("nothing"))
-    cli.run("convert", index.with_name("nothing"), there, "--force")
 
 
 def test_convert_shard__text_of_the_shards_and_of_the_index_is_kept(index: Path, cli: Cli) -> None:

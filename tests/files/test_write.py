@@ -222,7 +222,7 @@ NAMES: list[tuple[tuple[str, ...], str]] = [
     (("https://example.com/a.npy", "b.npz"), "a.npy: it is an address, and only files are read"),
     ((".", "b.npz"), "cannot read .: it is not a regular file"),
     (("pipe.npz", "new.npz"), "cannot read pipe.npz: it is not a regular file"),
-    (("x.h5", "new.npz"), "cannot read x.h5: it does not begin like a file of npy, npz, "),
+    (("x.h5", "new.npz"), "cannot find the format of x.h5: its name ends in '.h5', and those of the "),
 ]
 
 

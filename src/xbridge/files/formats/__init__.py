@@ -1,4 +1,4 @@
-"""Formats of array files. A format is a module, found by the content or the name of a file.
+"""Formats of array files. A format is a module, found by the suffix of a file.
 
 A format opens a file as arrays whose values are not read yet, reports which arrays it can hold, and writes
 arrays block by block. Formats do not refer to each other, so a new one is one module. Values are read when
@@ -11,7 +11,6 @@ they are written, so a file may be larger than memory.
 from __future__ import annotations
 
 import shlex
-import zipfile
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -20,11 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
 from xbridge.errors import FOREIGN_ERRORS, MissingLibraryError
 from xbridge.files.errors import (
     RefusedError,
-    chain_read_errors,
     check_source,
     format_list,
     shorten,
-    unreadable_error,
 )
 
 if TYPE_CHECKING:
@@ -39,8 +36,8 @@ if TYPE_CHECKING:
 SUFFIXES = {".npy": "npy", ".npz": "npz", ".safetensors": "safetensors", ".pt": "pt", ".pth": "pt"}
 """The suffix of a name, and the format, which is a module of this package."""
 
-FORMATS = tuple(dict.fromkeys(SUFFIXES.values()))
-"""The names of the formats."""
+_READ_TOO = {".bin": "pt", ".ckpt": "pt", ".tar": "pt", ".json": "safetensors"}
+"""Suffixes that files are only read under: other names of checkpoints, and that of an index of shards."""
 
 _INSTALL = {
     "safetensors": "pip install 'xbridge-array[cli]'",
@@ -157,26 +154,14 @@ class Format(Protocol):
         """Yield the arrays that the format's own library finds in a file that was written."""
 
 
-def format_of(path: Path) -> Format:
+def format_of(path: Path, suffixes: Mapping[str, str] = SUFFIXES) -> Format:
     """Return the format for the suffix of a file's name."""
     suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
+    if suffix not in suffixes:
         reason = f"its name ends in {suffix!r}" if suffix else "its name has no suffix"
-        reason = f"{reason}, and those of the formats are {', '.join(SUFFIXES)}"
+        reason = f"{reason}, and those of the formats are {', '.join(suffixes)}"
         raise RefusedError.build(f"find the format of {path}", reason)
-    return load_format(SUFFIXES[suffix], path)
-
-
-def _format_in(path: Path) -> Format:
-    """Return the format of the content of a file, with which its name must agree."""
-    suffix = path.suffix.lower()
-    by_name, found = SUFFIXES.get(suffix), _recognize(path)
-    if found and by_name and found != by_name:
-        raise unreadable_error(path, f"its name ends in {suffix}, and its content is that of a .{found} file")
-    name = found or by_name
-    if name is None:
-        raise unreadable_error(path, f"it does not begin like a file of {', '.join(FORMATS)}")
-    return load_format(name, path)
+    return load_format(suffixes[suffix], path)
 
 
 def name_of_array(x: Stored | Refused) -> str:
@@ -212,31 +197,13 @@ def read_all(asked: Namespace) -> Content:
 
 
 def read_file(path: Path, how: Reading) -> Content:
-    """Open a file in the format of its content."""
-    form = _format_in(path)
+    """Open a file in the format of its name."""
+    form = format_of(path, SUFFIXES | _READ_TOO)
     if how.at and not form.nested:
         near = get_close_matches(how.at[0], form.read(path, how._replace(at=())).names(), 1, 0)
         hint = f"--array {shlex.quote(near[0])}" if near else ""
         raise RefusedError.build(f"find {how.at[0]!r} in {path}", "only .pt files have dicts in dicts", hint)
     return form.read(path, how).skip(how.skip)
-
-
-def _recognize(path: Path) -> str | None:
-    """Return the format that the first bytes of a file belong to; None if there is none."""
-    with path.open("rb") as file:
-        first = file.read(9)
-    if first.startswith((b"PK\3\4", b"PK\5\6")):
-        try:
-            with chain_read_errors(path), zipfile.ZipFile(path) as archive:
-                names = archive.namelist()
-        except RefusedError:
-            return None  # it is damaged, and the format of its name says how
-        return "pt" if any(name.endswith("/data.pkl") for name in names) else "npz"
-    if first.startswith(b"\x93NUMPY"):
-        return "npy"
-    if first.startswith(b"\x80\x02\x8a\nl\xfc\x9cF"):  # the magic number of torch before 1.6, as a pickle
-        return "pt"
-    return "safetensors" if first[8:] == b"{" or is_json(first) else None
 
 
 def is_json(first: bytes) -> bool:
