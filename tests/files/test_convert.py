@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -113,23 +112,18 @@ def test_convert__cast_in_which_a_value_changes_is_refused_and_nothing_is_writte
 
 
 @pytest.mark.parametrize(
-    ("cast", "near"),
+    ("cast", "reason"),
     [
-        ("float32", "float64=float32"),
-        ("int8", "float64=int8"),
-        ("=float32", "uint8=float32"),
-        ("float32=f16", "float32=float16"),
-        ("flaot32=float64", "float32=float64"),
-        ("float64=floot", "float64=float32"),
+        ("float32", "it has no '='; try --cast float64=float32"),
+        ("=float32", "'' is not the name of a dtype"),
+        ("float32=f16", "'f16' is not the name of a dtype"),
     ],
 )
-def test_convert__cast_is_two_dtypes(tmp_path: Path, cli: Cli, cast: str, near: str) -> None:
+def test_convert__cast_is_two_dtypes(tmp_path: Path, cli: Cli, cast: str, reason: str) -> None:
     """A cast is two dtypes."""
     np.save(tmp_path / "a.npy", np.ones(2))
     said = cli.refused("convert", tmp_path / "a.npy", tmp_path / "b.npy", "--cast", cast)
-    reason = "'.*' is not the name of a dtype" if "=" in cast else "it has no '='"
-    assert re.search(f"cannot cast {cast!r}: {reason}; try", said)
-    assert said.endswith(f"; try --cast {near}\n")
+    assert said.endswith(f"cannot cast {cast!r}: {reason}\n")
 
 
 @pytest.mark.parametrize(
@@ -391,7 +385,7 @@ def test_convert__skips_arrays_by_name(tmp_path: Path, cli: Cli) -> None:
     assert cli.refused(*words).endswith("; try --skip odd\n")
     words += ["--skip", "odd"]
     assert cli.refused(*words).endswith("; try a .npz file, or --skip day\n")
-    assert "the file has 'a', 'day', 'b', 'odd'; try --skip day" in cli.refused(*words, "--skip", "dy")
+    assert "the file has 'a', 'day', 'b', 'odd'\n" in cli.refused(*words, "--skip", "dy")
     assert cli.run(*words, "--skip", "day").endswith("2 arrays, 24 B\n")
     assert list(read(tmp_path / "b.safetensors")) == ["a", "b"]
     cli.run(*words[:3], "--array", "b", "--force")

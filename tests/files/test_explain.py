@@ -93,7 +93,7 @@ def test_explain__refusal_is_a_plan_and_a_wrong_name_is_not(tmp_path: Path, cli:
         out = cli.run("explain", tmp_path / path, "--to", "torch", status=1)
         assert "DTypeError: cannot convert a numpy " in out
     said = cli.refused("explain", tmp_path / "x.npz", "--to", "torch", "--array", "q")
-    assert "cannot find the array 'q': the file has 'when'; try --array when" in said
+    assert "cannot find the array 'q': the file has 'when'\n" in said
     assert "cannot find backend 'nobody'" in cli.refused("explain", tmp_path / "x.npz", "--to", "nobody")
     assert "it does not exist" in cli.refused("explain", tmp_path / "no.npz", "--to", "torch")
 

@@ -8,13 +8,11 @@ with other tools for files.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import warnings
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from io import TextIOWrapper
@@ -56,12 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             if not sys.warnoptions:
                 warnings.simplefilter("ignore")  # warnings of libraries are for programmers
-            asked, unknown = _build_parser().parse_known_args(argv)
-            if unknown:
-                options = re.findall(r"--[a-z-]+", asked.parser.format_help())
-                near = get_close_matches(unknown[0].partition("=")[0], options, 1, 0.8) or ["--help"]
-                action, call = f"take {unknown[0]!r}", f"{asked.parser.prog} {near[0]}"
-                raise RefusedError.build(action, f"{asked.parser.prog} has no such argument", call)
+            asked = _build_parser().parse_args(argv)
             status: int = asked.run(asked)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of the pipe has closed it; Python would flush the rest at the exit
@@ -112,5 +105,5 @@ def _build_parser() -> _Parser:
         sub = subparsers.add_parser(name, **words, formatter_class=RawDescriptionHelpFormatter)
         module.add_arguments(sub)
         sub.add_argument("--json", action="store_true", help="print JSON")
-        sub.set_defaults(run=module.run, parser=sub)
+        sub.set_defaults(run=module.run)
     return parser

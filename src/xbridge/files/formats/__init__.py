@@ -10,8 +10,6 @@ they are written, so a file may be larger than memory.
 
 from __future__ import annotations
 
-import shlex
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
@@ -97,7 +95,7 @@ class Content(NamedTuple):
         found = [x for x in self.arrays if name_of_array(x) == name]
         refused = [x for x in self.refused if name_of_array(x) == name]
         if not found and not refused:
-            raise self._unknown_name("--array", name)
+            raise self._unknown_name(name)
         return self._replace(arrays=found, refused=refused, others=())
 
     def skip(self, names: Sequence[str]) -> Self:
@@ -105,7 +103,7 @@ class Content(NamedTuple):
         every = [*self.names(), *dict(self.others).keys() - {x.name for x in self.refused}]
         for name in names:
             if name not in every:
-                raise self._unknown_name("--skip", name)
+                raise self._unknown_name(name)
             if every.count(name) > 1:
                 raise RefusedError.build(f"leave out {name!r}", *ambiguity_of(name))
         return self._replace(
@@ -118,11 +116,8 @@ class Content(NamedTuple):
         """Return the names of all arrays, also of the refused ones."""
         return [*map(name_of_array, self.arrays), *map(name_of_array, self.refused)]
 
-    def _unknown_name(self, option: str, name: str) -> RefusedError:
-        names = self.names()
-        near = get_close_matches(name, names, 1, 0)
-        hint = f"{option} {shlex.quote(near[0])}" if near else ""
-        return RefusedError.build(f"find the array {name!r}", f"the file has {format_list(names)}", hint)
+    def _unknown_name(self, name: str) -> RefusedError:
+        return RefusedError.build(f"find the array {name!r}", f"the file has {format_list(self.names())}")
 
 
 class Format(Protocol):
@@ -200,9 +195,7 @@ def read_file(path: Path, how: Reading) -> Content:
     """Open a file in the format of its name."""
     form = format_of(path, SUFFIXES | _READ_TOO)
     if how.at and not form.nested:
-        near = get_close_matches(how.at[0], form.read(path, how._replace(at=())).names(), 1, 0)
-        hint = f"--array {shlex.quote(near[0])}" if near else ""
-        raise RefusedError.build(f"find {how.at[0]!r} in {path}", "only .pt files have dicts in dicts", hint)
+        raise RefusedError.build(f"find {how.at[0]!r} in {path}", "only .pt files have dicts in dicts")
     return form.read(path, how).skip(how.skip)
 
 

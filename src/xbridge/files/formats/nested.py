@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Container, Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from reprlib import Repr
 
@@ -36,10 +35,7 @@ def pick(content: object, keys: Sequence[str], path: Path) -> object:
             raise RefusedError.build(action, f"it is {describe(content)}")
         if found:
             raise RefusedError.build(action, "it is both a string and a number there")
-        names = [name for name, _ in inside]
-        near = get_close_matches(key, [name for name, value in inside if type(value) not in _SIMPLE], 1, 0)
-        hint = _at_options((*keys[:number], *near))
-        raise RefusedError.build(action, f"its keys are {format_list(names)}", hint)
+        raise RefusedError.build(action, f"its keys are {format_list(name for name, _ in inside)}")
     return content
 
 
