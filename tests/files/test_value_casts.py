@@ -157,14 +157,14 @@ def test_cast_values__keeps_what_the_other_dtype_has_and_refuses_the_rest(before
 
 @pytest.mark.parametrize("before", REAL)
 def test_cast_values__gives_the_nearest_number_or_none(before: str) -> None:
-    """A float becomes the nearest number of the other dtype, ties to even, unless it is beyond the ends."""
+    """A float becomes the nearest one, ties to even, unless it is too large or would be rounded twice."""
     array, numbers = samples(before)
     for after in REAL:
         cast, kept = cast_values(array, native_dtype(after), rounds=True)
-        between_integers = before in INTEGERS and after in INTEGERS
+        twice = before == "float64" and native_dtype(after).isbuiltin != 1
+        is_exact = twice or before in INTEGERS or after in INTEGERS
         assert cast.dtype == native_dtype(after)
-        compared(cast, kept, [nearest(x, after) for x in numbers])
-        assert not between_integers or kept.tolist() == cast_values(array, native_dtype(after))[1].tolist()
+        compared(cast, kept, [nearest(x, after) if not is_exact or has(x, after) else None for x in numbers])
 
 
 @pytest.mark.parametrize("rounds", [False, True])
@@ -183,8 +183,8 @@ def test_cast_values__keeps_each_part_of_a_complex_number(*, rounds: bool) -> No
     assert kept.all()
     assert wide.view("f8").astype("f4").tobytes() == narrow.tobytes()
     whole, kept = cast(np.array([3, 2**53 + 1]), np.dtype("c16"))
-    assert kept.tolist() == [True, rounds]
-    assert whole.tolist() == [3, 2**53]
+    assert kept.tolist() == [True, False]
+    assert whole[0] == 3
 
 
 def test_cast_values__every_dtype_is_covered() -> None:

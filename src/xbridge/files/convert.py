@@ -51,7 +51,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--untie", action="store_true", help=words)
     words = "cast arrays of one dtype to another; an error if a value would change"
     parser.add_argument("--cast", action="append", default=[], metavar="FROM=TO", help=words)
-    words = "let --cast round values to the nearest one that the dtype has"
+    words = "let --cast round floats to the nearest one that the dtype has"
     parser.add_argument("--round", action="store_true", help=words)
     parser.add_argument("--drop-metadata", action="store_true", help="drop the text of a .safetensors file")
     parser.add_argument("--quiet", action="store_true", help="print only errors")
