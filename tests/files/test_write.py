@@ -219,7 +219,6 @@ NAMES: list[tuple[tuple[str, ...], str]] = [
     (("a.npy", "n" * 300 + ".npz"), "n.npz: File name too long"),
     (("loop.npz", "c.npz"), "cannot read loop.npz: "),
     (("no.npy", "b.npz"), "cannot read no.npy: it does not exist"),
-    (("https://example.com/a.npy", "b.npz"), "a.npy: it is an address, and only files are read"),
     ((".", "b.npz"), "cannot read .: it is not a regular file"),
     (("pipe.npz", "new.npz"), "cannot read pipe.npz: it is not a regular file"),
     (("x.h5", "new.npz"), "cannot find the format of x.h5: its name ends in '.h5', and those of the "),

@@ -54,15 +54,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     words = "let --cast round floats to the nearest one that the dtype has"
     parser.add_argument("--round", action="store_true", help=words)
     parser.add_argument("--drop-metadata", action="store_true", help="drop the text of a .safetensors file")
-    parser.add_argument("--quiet", action="store_true", help="print only errors")
 
 
 def run(asked: Namespace) -> int:
     """Convert a file, and print its arrays."""
     content = convert(asked)
-    if not asked.quiet:
-        about = {"source": str(asked.source), "target": str(asked.target)}
-        print_arrays(content, about, as_json=asked.json)
+    print_arrays(content, {"source": str(asked.source), "target": str(asked.target)}, as_json=asked.json)
     return 0
 
 

@@ -54,8 +54,6 @@ def check_source(path: Path) -> None:
     with Chained(lambda error: unreadable_error(path, getattr(error, "strerror", "") or error)):
         if not path.is_file():
             reason = "it is not a regular file" if path.exists() else "it does not exist"
-            if str(path).startswith(("http:", "https:", "s3:")):
-                reason = "it is an address, and only files are read"
             raise unreadable_error(path, reason)
         if not path.stat().st_size:
             raise unreadable_error(path, "it is empty")

@@ -53,7 +53,7 @@ def fit_content(content: Content, to: Format, allowed: Allowed, target: Path) ->
     named = [replace(x, name=UNNAMED) if x.name is None and not to.unnamed else x for x in content.arrays]
     skips = allowed.array is None and len(named) > 1
     fit = [_relay(_cast(x, allowed), to, target, skips=skips) for x in named]
-    return Content(fit, text if to.metadata else {}, content.others, compression=content.compression)
+    return Content(fit, text if to.metadata else {}, content.others)
 
 
 def _check_names(content: Content, to: Format, allowed: Allowed, target: Path) -> None:

@@ -24,7 +24,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     print(*table([head, *rows]), sep="\n")
 
 
-def print_arrays(content: Content, about: Mapping[str, str], *, as_json: bool, quiet: bool = False) -> None:
+def print_arrays(content: Content, about: Mapping[str, str], *, as_json: bool) -> None:
     """Print the names, dtypes, shapes and sizes of arrays, the totals, and the other content of the file."""
     arrays, others = content.arrays, content.others
     if as_json:
@@ -34,13 +34,12 @@ def print_arrays(content: Content, about: Mapping[str, str], *, as_json: bool, q
         left_out = [{"name": name, "value": value} for name, value in others]
         print_json({**about, "arrays": entries, "others": left_out})
         return
-    if not quiet:
-        rows = [[_cell(x.name or ""), str(x.dtype), str(x.shape), format_bytes(x.nbytes)] for x in arrays]
-        print_table(["array", "dtype", "shape", "size"], rows)
-        if others:
-            print()
-            print_table(["not an array", "value"], [[_cell(name), _cell(value)] for name, value in others])
-            print()
+    rows = [[_cell(x.name or ""), str(x.dtype), str(x.shape), format_bytes(x.nbytes)] for x in arrays]
+    print_table(["array", "dtype", "shape", "size"], rows)
+    if others:
+        print()
+        print_table(["not an array", "value"], [[_cell(name), _cell(value)] for name, value in others])
+        print()
     words = "1 array" if len(arrays) == 1 else f"{len(arrays)} arrays"
     print(f"{words}, {format_bytes(sum(x.nbytes for x in arrays))}")
 

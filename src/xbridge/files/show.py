@@ -17,7 +17,6 @@ data is read. An array in nested dicts and lists is named by its keys joined by 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     add_file(parser, "show")
-    parser.add_argument("--quiet", action="store_true", help="print only the totals")
 
 
 def run(asked: Namespace) -> int:
@@ -25,5 +24,5 @@ def run(asked: Namespace) -> int:
     content = read_all(asked)
     if asked.array is not None:
         content = content.pick(asked.array)
-    print_arrays(content, {"source": str(asked.file)}, as_json=asked.json, quiet=asked.quiet)
+    print_arrays(content, {"source": str(asked.file)}, as_json=asked.json)
     return 0

@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from xbridge.errors import Chained
@@ -46,22 +46,14 @@ def replace_file(target: Path, *, force: bool) -> Iterator[Path]:
         mode = 0o600 if target.exists() else 0o666  # the old target may be private
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
         yield part
-        _finish(part, target)
-        if target.exists() and not force:
-            raise write_error(target, "another program has written it meanwhile", "--force")
+        with part.open("r+b") as file:
+            os.fsync(file.fileno())
+        if target.exists():
+            shutil.copymode(target, part)
+            if not force:
+                raise write_error(target, "another program has written it meanwhile", "--force")
         part.replace(target)
     except OSError as error:
         raise write_error(target, f"{error.strerror or error}, and {state}") from error
     finally:
         part.unlink(missing_ok=True)
-
-
-def _finish(part: Path, target: Path) -> None:
-    """Sync a new file to disk, and give it the mode and owner of an old target."""
-    with part.open("r+b") as file:
-        os.fsync(file.fileno())
-    if target.exists():
-        stat = target.stat()
-        with suppress(PermissionError, AttributeError):  # some users may not, and some systems cannot
-            os.chown(part, stat.st_uid, stat.st_gid)
-        shutil.copymode(target, part)

@@ -85,8 +85,6 @@ class Content(NamedTuple):
     others: Sequence[tuple[str, str]] = ()
     """The names and descriptions of values that are not arrays, and of the refused ones."""
     refused: Sequence[Refused] = ()
-    compression: Mapping[str, int] = {}
-    """The compression of the arrays of an archive, by name, as `zipfile` numbers it."""
     files: Sequence[Path] = ()
     """The files that hold the values, if they are not in the file itself."""
 

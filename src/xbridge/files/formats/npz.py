@@ -40,15 +40,13 @@ def read(path: Path, how: Reading) -> Content:
         except UnsupportedError as error:
             refused.append(Refused(name, np.broadcast_to(np.empty((), object), error.shape), error))
     others = [(str(x.name), x.error.reason.partition(": ")[2]) for x in refused]
-    kinds = {info.filename.removesuffix(_SUFFIX): info.compress_type for info in archive.infolist()}
-    return Content(arrays, others=others, refused=refused, compression=kinds)
+    return Content(arrays, others=others, refused=refused)
 
 
 def write(path: Path, content: Content) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         for stored in content.arrays:
             info = zipfile.ZipInfo(f"{stored.name}{_SUFFIX}")
-            info.compress_type = content.compression.get(str(stored.name), zipfile.ZIP_STORED)
             with archive.open(info, "w", force_zip64=True) as member:
                 npy.write_array(member, stored)
 
