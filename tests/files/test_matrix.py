@@ -5,18 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 from inside import DTYPES
 
-import xbridge
 from xbridge.files import matrix
-from xbridge.testing.samples import lookup
 
 if TYPE_CHECKING:
     from shell import Cli
-
-    from xbridge.protocol import Array
 
 pytest.importorskip("ml_dtypes")
 torch = pytest.importorskip("torch")
@@ -56,30 +51,6 @@ def test_matrix__dtype_that_a_library_has_not(cli: Cli) -> None:
     assert cell["why"]
     from_it = rows(cli, "dtypes", "--from", "array_api_strict", "--to", "numpy")
     assert (from_it["bfloat16"]["numpy"], from_it["float32"]["numpy"]) == ("-", "shared")
-
-
-@pytest.mark.parametrize("source", ["numpy", "torch"])
-def test_matrix__row_for_each_layout_that_says_what_addresses_say(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, source: str
-) -> None:
-    """There is a row for each layout, which says what addresses say."""
-    target = {"numpy": "torch", "torch": "numpy"}[source]
-    made: list[tuple[Array, Array]] = []
-
-    def kept(x: Array, backend: str) -> Array:
-        made.append((x, xbridge.to_backend(x, backend)))
-        return made[-1][1]
-
-    monkeypatch.setattr(matrix, "to_backend", kept)
-    found = rows(cli, "layouts", "--from", source, "--to", target)
-    assert list(found) == list(lookup.samples_of(source).cases)
-    for (x, y), cell in zip(made, found.values(), strict=True):
-        host, tensor = (x, y) if source == "numpy" else (y, x)
-        alone = np.asarray(tensor.detach().resolve_conj().resolve_neg())
-        same = np.shares_memory(alone, host) and not tensor.is_conj() and not tensor.is_neg()
-        assert cell[target].startswith("shared" if same else "copied")
-        if source == "torch" and same:
-            assert ("read-only" in cell[target]) != host.flags.writeable
 
 
 def test_matrix__with_one_backend_there_is_nothing_to_measure(

@@ -55,7 +55,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     {"__init__": "_align_back _transfer _api _inspect _observe tree _plan _registry _core errors"},
     {"functions": "__init__ extend errors"},
     {"testing": "__init__ extend functions tree protocol errors"},
-    {"files": "__init__ testing extend protocol errors"},
+    {"files": "__init__ extend protocol errors"},
 )
 """What each package may import from at run time, by floor, the lowest first."""
 

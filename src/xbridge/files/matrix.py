@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import product
 from typing import TYPE_CHECKING
 
 from xbridge import is_available, known_backends, shares_memory, to_backend
@@ -18,22 +17,19 @@ if TYPE_CHECKING:
 
     from xbridge.protocol import Array
 
-HELP = "measure which dtypes, layouts and pairs of libraries convert"
+HELP = "measure which dtypes and pairs of libraries convert"
 DESCRIPTION = """\
 Print a table that is measured now: convert an array for every cell, and show what happened to its memory.
 
-  dtypes   from one backend to others, with a row for each dtype
-  layouts  from one backend to others, with a row for each memory layout that its arrays can have
-  pairs    between all backends, or those of --to, with float32"""
+  dtypes  from one backend to others, with a row for each dtype
+  pairs   between all backends, or those of --to, with float32"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
-    tables = ("dtypes", "layouts", "pairs")
-    parser.add_argument(
-        "table", nargs="?", choices=tables, default="pairs", help="which table to print (default: pairs)"
-    )
-    words = "the source backend of dtypes and layouts (default: numpy)"
+    words = "which table to print (default: pairs)"
+    parser.add_argument("table", nargs="?", choices=("dtypes", "pairs"), default="pairs", help=words)
+    words = "the source backend of dtypes (default: numpy)"
     parser.add_argument("--from", dest="source", default="numpy", metavar="BACKEND", help=words)
     parser.add_argument(
         "--to", nargs="+", metavar="BACKEND", help="the target backends (default: all that are installed)"
@@ -87,16 +83,5 @@ def _rows(table: str, here: list[str], source: str) -> Iterator[tuple[str, Calla
 
     if table == "dtypes":
         yield from ((name, partial(zeros, source, name)) for name in DTYPES)
-    elif table == "pairs":
-        yield from ((name, partial(zeros, name, "float32")) for name in here)
     else:
-        from xbridge.testing.samples.lookup import samples_of  # noqa: PLC0415 -- `--help` does not need it
-
-        for name, case in samples_of(source).cases.items():
-            for sample in [sample for sample in _SAMPLES if case.takes(*sample)][:1]:
-                values = np.zeros(sample[1], sample[0])
-                yield name, partial(case.make, case.fold(values) if case.fold else values)
-
-
-_SAMPLES = tuple(product(("float32", "complex64", "int64"), ((4, 6), (1, 2, 3, 4), (0, 6))))
-"""Dtypes and shapes to try for an array of a layout. The first that it can have is used."""
+        yield from ((name, partial(zeros, name, "float32")) for name in here)
