@@ -18,12 +18,10 @@ class OnDeviceExporter:
         self._x, self._there = x, there
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Return the type and the number of the device."""
         with self._there:
             device: tuple[int, int] = self._x.__dlpack_device__()
             return device
 
     def __dlpack__(self, *, stream: int | None = None, **options: object) -> object:
-        """Return the array's own capsule."""
         with self._there:
             return self._x.__dlpack__(stream=stream, **options)

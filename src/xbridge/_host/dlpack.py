@@ -43,8 +43,6 @@ class ExportError(UnsupportedArrayError):
 
 
 class _Tensor(ctypes.Structure):
-    """The C struct DLTensor."""
-
     _fields_: ClassVar = [
         ("data", ctypes.c_void_p),
         ("device_type", ctypes.c_int32),

@@ -269,7 +269,6 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
 
 
 def _allocate_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
-    """Allocate memory that begins at a multiple of `ALIGNMENT`."""
     raw = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
     start = -raw.__array_interface__["data"][0] % ALIGNMENT
     return np.ndarray(shape, dtype, raw, start)
@@ -389,7 +388,6 @@ def overlap_of_views(a: HostArray, b: HostArray) -> bool:
 
 
 def _addresses(layout: MemoryLayout) -> HostArray:
-    """Return the addresses of all bytes."""
     axes = [*zip(layout.shape, layout.strides, strict=True), (layout.itemsize, 1)]
     steps = [np.arange(n) * stride for n, stride in axes]
     return reduce(np.add.outer, steps, np.asarray(layout.address)).ravel()

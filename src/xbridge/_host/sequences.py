@@ -260,13 +260,11 @@ def _choose_dtype(nest: Nest, floating: str | None, nearest: Callable[[str], str
 
 
 def _are_finite(integers: list[int], dtype: str) -> bool:
-    """Return True if a floating or complex dtype reaches as far as the integers."""
     most = float(np.finfo(native_dtype(dtype)).max)
     return all(-most <= n <= most for n in integers)
 
 
 def _is_exact(n: int, floating: str) -> bool:
-    """Return True if a floating dtype has enough digits for an integer."""
     zeros = (n & -n).bit_length() - 1
     return n == 0 or (abs(n) >> zeros) < exact_integers(floating)[1]
 

@@ -257,7 +257,6 @@ def _send(x: Array, device: Device) -> Array:
 
 
 def _upload(host: HostArray) -> Array:
-    """Copy an array of the host to the current device, in C order."""
     # CuPy would pass a 0-d array as a number, which loses the sign of -0.0.
     return cupy.asarray(host.reshape(host.shape or 1), order="C", blocking=True).reshape(host.shape)
 

@@ -90,7 +90,6 @@ class _Parser(ArgumentParser):
 
 
 def _build_parser() -> _Parser:
-    """Return the parser of all commands."""
     parser = _Parser(
         prog="xbridge-array",
         description="Convert array files, inspect conversions, and check functions with every array library.",

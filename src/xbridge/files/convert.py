@@ -94,7 +94,6 @@ def convert(asked: Namespace) -> Content:
 
 
 def _read_options(asked: Namespace) -> Allowed:
-    """Return the changes that the options allow."""
     from xbridge.files.fit import RAW, Allowed  # noqa: PLC0415 -- `--help` does not need it
 
     if asked.round and not asked.cast:

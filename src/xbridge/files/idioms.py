@@ -158,7 +158,6 @@ class Migration(cst.CSTTransformer):
         self.found.append(Idiom(position.start.line, before, after, replacement.change, keeps))
 
     def _match(self, node: cst.Call) -> Replacement | None:
-        """Return what replaces a call, or None if it is no idiom."""
         root, links = self._unwind(node)
         if isinstance(root, cst.Call) and root.args and not root.args[0].star and not root.args[0].keyword:
             function = self._name_of(root.func)
@@ -170,7 +169,6 @@ class Migration(cst.CSTTransformer):
         return self._match_methods(node)
 
     def _match_function(self, function: str, call: cst.Call) -> Replacement | None:
-        """Return what replaces a call of a library that makes an array of its argument."""
         value = call.args[0].value
         array, links, (is_cast, _) = self._read_tail(value, "numpy")
         path = "v" * len(links)
@@ -195,7 +193,6 @@ class Migration(cst.CSTTransformer):
         return None
 
     def _match_methods(self, node: cst.Call) -> Replacement | None:
-        """Return what replaces a chain of methods on something that is not a function of a library."""
         _, every = self._unwind(node)
         if every[-1:] == [Link("tolist", ())] and self._has_tensors:
             root, links, (is_cast, _) = self._read_tail(_descend(node, "v"), "numpy")
@@ -243,7 +240,6 @@ class Migration(cst.CSTTransformer):
     def _read_link(
         self, name: str, args: tuple[cst.Arg, ...], target: str, *, is_array: bool
     ) -> dict[str, str] | None:
-        """Return the options that one method asks for."""
         if name == "numpy" and target == "numpy" and not is_array:
             return {} if not args or m.matches(args[0], m.Arg(keyword=m.Name("force"))) else None
         if args:
@@ -352,7 +348,6 @@ class Migration(cst.CSTTransformer):
         return found.pop() if len(found) == 1 else ""
 
     def _unwind(self, node: cst.BaseExpression) -> tuple[cst.BaseExpression, list[Link]]:
-        """Return what a chain of methods begins with, and the methods."""
         links: list[Link] = []
         while (
             isinstance(node, cst.Call)
@@ -365,7 +360,6 @@ class Migration(cst.CSTTransformer):
 
 
 def _is_queued(link: Link) -> bool:
-    """Whether a method moves a tensor without waiting for it."""
     return any(m.matches(arg, m.Arg(keyword=m.Name("non_blocking"))) for arg in link.args)
 
 
@@ -382,7 +376,6 @@ _SHARERS = {
 
 
 def _descend(node: cst.CSTNode, path: str) -> Any:
-    """Return the expression at the end of a path."""
     for turn in path:
         call = cst.ensure_type(node, cst.Call)
         node = call.args[0].value if turn == "a" else cst.ensure_type(call.func, cst.Attribute).value

@@ -45,7 +45,6 @@ def run(asked: Namespace) -> int:
 
 
 def _describe_backend(name: str) -> dict[str, object]:
-    """Return the facts about one backend."""
     try:
         backend = get_backend(name)
     except UnknownBackendError:
@@ -63,7 +62,6 @@ def _describe_backend(name: str) -> dict[str, object]:
 
 
 def _format_row(info: dict[str, Any]) -> list[str]:
-    """Return the facts about one backend as four cells."""
     if not info["available"]:
         return [info["name"], "", "", f"{info['why']}; try {info['try']}"]
     switches = [f"{name} {value}" for name, value in info["switches"].items()]

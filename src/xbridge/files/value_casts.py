@@ -59,14 +59,12 @@ def _cast_real(values: HostArray, dtype: np.dtype[Any], *, rounds: bool) -> Cast
 
 
 def _range_of(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Return the least and the greatest value of an integer dtype, or of bool."""
     kind, bits = DTYPES[dtype.name][:2]
     bits = 1 if kind == "bool" else bits - (kind == "int")
     return -(1 << bits) if kind == "int" else 0, (1 << bits) - 1
 
 
 def _to_integers(wide: HostArray, dtype: np.dtype[Any]) -> Cast:
-    """Cast float32 or float64 to integers or bools."""
     low, high = _range_of(dtype)
     cast = wide.astype(dtype)
     is_inside = (wide >= float(low)) & (wide < float(high + 1))  # each is zero or a power of two
@@ -74,7 +72,6 @@ def _to_integers(wide: HostArray, dtype: np.dtype[Any]) -> Cast:
 
 
 def _to_floats(wide: HostArray, dtype: np.dtype[Any]) -> Cast:
-    """Cast float32 or float64 to floats."""
     cast = wide.astype(dtype)
     back = cast.astype(wide.dtype)
     return cast, _same_bits(back, wide) | (np.isnan(back) & np.isnan(wide))

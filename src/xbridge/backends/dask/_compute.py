@@ -109,7 +109,6 @@ def compute_arrays(xs: list[Array | InParts]) -> list[HostArray]:
 
 
 def _compute_chunks(arrays: list[Array]) -> list[list[Any]]:
-    """Return the chunks of each array."""
     graph = HighLevelGraph.merge(*[x.dask for x in arrays])
     keys = [list(flatten(x.__dask_keys__())) for x in arrays]
     options = getattr(_of_caller, "options", None) or {"scheduler": get_scheduler(collections=arrays)}

@@ -400,7 +400,6 @@ transfers: Transfers = _Transfers()
 
 
 def _is_x64_enabled() -> bool:
-    """Return True if dtypes of 64 bits are enabled in this thread."""
     wide: bool = jax.config.jax_enable_x64  # type: ignore[attr-defined] # set while JAX is imported
     return wide
 

@@ -703,18 +703,15 @@ def _loses_values(x: torch.Tensor, dtype: str) -> bool:
 
 
 def _count(kind: str) -> int:
-    """Return the number of devices of a kind that are present."""
     module = getattr(torch, kind, None)
     return int(module.device_count()) if module is not None else 0
 
 
 def _name_device(device: torch.device) -> Device:
-    """Return the name of one of torch's devices."""
     return CPU if device.type == "cpu" else device_named(str(device))
 
 
 def _device(x: torch.Tensor) -> Device:
-    """Return the name of the device of a tensor."""
     return CPU if x.is_cpu else device_named(str(x.device))
 
 

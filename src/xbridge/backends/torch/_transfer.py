@@ -136,7 +136,6 @@ def may_use_buffers(place: torch.device) -> bool:
 
 
 def _current_stream(place: torch.device) -> Any:
-    """Return the current stream of this thread on a device."""
     return getattr(torch, place.type).current_stream(place)
 
 
@@ -308,7 +307,6 @@ Queue: TypeAlias = Callable[[list[Any], _Pack], Copy]
 
 
 def _is_small(nbytes: int) -> bool:
-    """Return True if an array of that size is moved in a pack."""
     return 0 < nbytes <= min(SMALL_NBYTES, sizes().chunk)
 
 
@@ -337,7 +335,6 @@ def choose_tensors(xs: list[torch.Tensor], place: torch.device) -> tuple[list[An
 
 
 def _make_packs(facts: list[Any], chosen: list[int], alignment: int) -> Iterator[_Pack]:
-    """Yield packs that fit into one buffer."""
     nbytes = [facts[i][1] for i in chosen]
     starts = list(accumulate([-(-n // alignment) * alignment for n in nbytes], initial=0))
     stops = [start + n for start, n in zip(starts, nbytes, strict=False)]
@@ -550,7 +547,6 @@ def _pieces(host: HostArray, limit: int) -> Iterator[HostArray]:
 
 
 def _bytes_of(x: torch.Tensor) -> torch.Tensor:
-    """Return the memory of a dense tensor as bytes."""
     raw = torch.empty(0, dtype=torch.uint8, device=x.device)
     start = int(x.storage_offset()) * x.itemsize
     return raw.set_(x.untyped_storage(), start, (x.nbytes,), (1,))

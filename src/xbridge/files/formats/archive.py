@@ -33,7 +33,6 @@ def open_archive(path: Path) -> zipfile.ZipFile:
 
 
 def _count(path: Path) -> int:
-    """Return the number of members that the end record of an archive gives."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(size - _END_SIZE - _LONGEST_COMMENT, 0))

@@ -150,7 +150,6 @@ class _Placeholder:
     """Stands for an object of a class that a file names. It keeps nothing, and runs no code of the file."""
 
     def __new__(cls, *_: object, **__: object) -> Self:
-        """Take any arguments."""
         return object.__new__(cls)
 
     def __setitem__(self, key: object, value: object) -> None:
