@@ -86,7 +86,7 @@ def flatten(x: Nested) -> Nest:
 
 def flatten_rows(x: Nested, items: list[Any], kinds: frozenset[type], *shape: int) -> Nest:
     """Go on to flatten nested lists, whose items of these types were read to this shape."""
-    with Chained(_part_error):
+    with Chained(lambda error: _unusable_error(f"a part of it failed with {error!r}")):
         return _flatten(x, items, kinds, [*shape], 0)
 
 
@@ -302,10 +302,6 @@ def _no_common_dtype_error(names: list[str]) -> DTypeError:
 def _ragged_error(reason: str) -> OptionError:
     hint = "[asarray(row, backend='numpy') for row in x] for a list of arrays"
     return OptionError.build("make an array of this list", reason, hint)
-
-
-def _part_error(error: Exception) -> UnsupportedArrayError:
-    return _unusable_error(f"a part of it failed with {error!r}")
 
 
 def _unusable_error(reason: str) -> UnsupportedArrayError:

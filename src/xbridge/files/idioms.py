@@ -205,7 +205,10 @@ class Migration(cst.CSTTransformer):
         if any(link.name == "numpy" for link in links):
             is_sure = self._is_tensor(root, links)
             return Replacement("to_numpy", path, given, change if is_sure else UNSURE, is_sure)
-        is_moved = target == "torch" and any(map(_is_queued, links))
+        args = [arg for link in links for arg in link.args]
+        is_moved = target == "torch" and any(
+            m.matches(x, m.Arg(keyword=m.Name("non_blocking"))) for x in args
+        )
         return Replacement("to_torch", path, given, change, keeps_meaning=False) if is_moved else None
 
     def _read_tail(
@@ -357,10 +360,6 @@ class Migration(cst.CSTTransformer):
             links.insert(0, Link(node.func.attr.value, tuple(node.args)))
             node = node.func.value
         return node, links
-
-
-def _is_queued(link: Link) -> bool:
-    return any(m.matches(arg, m.Arg(keyword=m.Name("non_blocking"))) for arg in link.args)
 
 
 _WORDS = re.compile(

@@ -337,7 +337,9 @@ def to_device(x: torch.Tensor, device: Device, /) -> torch.Tensor:
 
 
 def device_name(device: object, /) -> Device | None:
-    return _name_device(device) if isinstance(device, torch.device) else None
+    if not isinstance(device, torch.device):
+        return None
+    return CPU if device.type == "cpu" else device_named(str(device))
 
 
 def resolve_device(device: Device, near: Device, /) -> Device:
@@ -705,10 +707,6 @@ def _loses_values(x: torch.Tensor, dtype: str) -> bool:
 def _count(kind: str) -> int:
     module = getattr(torch, kind, None)
     return int(module.device_count()) if module is not None else 0
-
-
-def _name_device(device: torch.device) -> Device:
-    return CPU if device.type == "cpu" else device_named(str(device))
 
 
 def _device(x: torch.Tensor) -> Device:
