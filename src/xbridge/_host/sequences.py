@@ -50,7 +50,6 @@ class Nest(NamedTuple):
     leaves: list[Any]
     """Numbers, arrays, and the nests of rows that stand beside them."""
     kinds: frozenset[type]
-    """The types of the leaves."""
 
     def array_types(self) -> list[type]:
         """Return the types of the arrays."""

@@ -26,7 +26,6 @@ COMMANDS = {
     **{name: f"xbridge.files.{name}" for name in ("info", "matrix", "show", "convert", "explain", "migrate")},
     **({"check": "xbridge.testing.check.command"} if find_spec("xbridge.testing") else {}),
 }
-"""The subcommands, and their modules."""
 
 EXAMPLES = """\
 examples:

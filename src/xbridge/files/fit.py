@@ -30,7 +30,6 @@ class Allowed(NamedTuple):
     """The name of the only array to convert, which may be lost in a format without names."""
     casts: Mapping[str, str] = {}
     rounds: bool = False
-    """True if a cast may round."""
     drop_metadata: bool = False
 
 

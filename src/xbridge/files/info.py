@@ -86,4 +86,3 @@ def _jax_switches() -> dict[str, object]:
 
 
 _SWITCHES: dict[str, Callable[[], dict[str, object]]] = {"torch": _torch_switches, "jax": _jax_switches}
-"""For each library, the function that reports its settings."""

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 INDEX = ("pandas", "polars", "pyarrow")
 
 _MOST_LABELS = 8
-"""The most columns that a hint lists."""
 
 _ALIASES = {"boolean": "bool", "halffloat": "float16", "float": "float32", "double": "float64"}
 """Names of dtypes that differ from NumPy's. `float` is Arrow's float32; should another library mean float64,

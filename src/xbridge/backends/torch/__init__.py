@@ -91,7 +91,6 @@ _is_contiguous = torch.Tensor.is_contiguous
 _is_wrapped = _private.is_wrapped
 _is_traced = torch.compiler.is_dynamo_compiling
 _is_recording = _private.is_recording
-"""Return True while `torch.jit.trace` records the program that runs now."""
 _is_inference_mode = torch.is_inference_mode_enabled
 _default_dtype = torch.get_default_dtype
 tracing.symbolic_numbers |= {torch.SymInt: "int", torch.SymFloat: "float"}

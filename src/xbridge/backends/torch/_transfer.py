@@ -92,7 +92,6 @@ class Sizes(NamedTuple):
     buffers: int
     """The number of buffers, and of threads, for a large array."""
     least: int
-    """The least bytes of an array that moves through the buffers."""
 
 
 @cache
@@ -303,7 +302,6 @@ class _Pack(NamedTuple):
 Copy: TypeAlias = "tuple[Any, Callable[[], Iterable[Any]]]"
 """The event of a copy that was queued, and a function that returns the arrays of the pack after it."""
 Queue: TypeAlias = Callable[[list[Any], _Pack], Copy]
-"""A function that queues the copy of the arrays of a pack."""
 
 
 def _is_small(nbytes: int) -> bool:

@@ -41,7 +41,6 @@ _INSTALL = {
     "safetensors": "pip install 'xbridge-array[cli]'",
     "pt": "pip install 'xbridge-array[torch]'",
 }
-"""The commands that install the libraries of the formats."""
 
 UNNAMED = "arr_0"
 """NumPy's name for an array without a name."""
@@ -61,7 +60,6 @@ class Reading(NamedTuple):
     untie: bool = False
     """True to read each name as an array of its own, even if names share memory."""
     skip: Sequence[str] = ()
-    """The names of arrays and of other values to leave out."""
 
 
 ALL = Reading(flatten=True, skip_other=True, untie=True)
@@ -81,7 +79,6 @@ class Content(NamedTuple):
 
     arrays: Sequence[Stored]
     metadata: Mapping[str, str] = {}
-    """Text beside the arrays."""
     others: Sequence[tuple[str, str]] = ()
     """The names and descriptions of values that are not arrays, and of the refused ones."""
     refused: Sequence[Refused] = ()
@@ -126,7 +123,6 @@ class Format(Protocol):
     unnamed: bool
     """True if a file can hold one array without a name."""
     metadata: bool
-    """True if files hold text beside the arrays."""
     orders: tuple[str, ...]
     """The axis orders that the format can hold: `C`, `F`, or an empty string for any other."""
     swaps: bool

@@ -19,7 +19,6 @@ _MOST = 1 << 20
 
 _SHORT = Repr()
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
-"""Types whose values are shown."""
 
 
 def pick(content: object, keys: Sequence[str], path: Path) -> object:

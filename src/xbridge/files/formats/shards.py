@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 _LONGEST = 64 << 20
 _TOTALS = ("total_size", "total_parameters")
-"""The entries of an index about its arrays."""
 
 
 def read_index(path: Path, read: Callable[[Path], Content], pairs: Callable[[Any], Any]) -> Content:

@@ -168,7 +168,6 @@ class Relaid(Stored):
 
     source: Stored
     folder: Path
-    """Where a temporary file may be made."""
 
     def blocks(self) -> Iterator[Block]:
         """Yield the bytes in the new order, gathered from a map."""
@@ -183,7 +182,6 @@ class Cast(Stored):
 
     source: Stored
     rounds: bool = False
-    """True if finite values may become the nearest ones."""
 
     def blocks(self) -> Iterator[Block]:
         """Cast each block. Raise if a value has changed, or cannot be rounded."""
