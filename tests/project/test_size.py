@@ -12,21 +12,21 @@ import pytest
 LIMITS = {
     "_core": 1_625,
     "_engine": 2_350,
-    "_host": 2_120,
+    "_host": 2_100,
     "_observe": 730,
     "_plan": 1_245,
     "_pyinstaller": 150,
     "_registry": 990,
     "_transfer": 670,
-    "backends": 3_580,
-    "files": 2_590,
+    "backends": 3_560,
+    "files": 2_560,
     "functions": 4_650,
     "testing": 10_290,
     "tree": 1_370,
 }
 """The most lines of each folder of the package."""
 
-ALL = 34_030
+ALL = 33_980
 """The most lines of all."""
 
 
