@@ -426,20 +426,6 @@ def _bind(fn: Callable[..., Any], args: tuple[object, ...]) -> Convert:
     return (lambda x: fn(x, *args)) if args else fn
 
 
-class Converters(dict[type, Convert]):
-    """The converter for the inputs of each type, found at first use by a function."""
-
-    def __init__(self, find: Callable[[type], Convert]) -> None:
-        super().__init__()
-        self._find = find
-
-    def __missing__(self, cls: type) -> Convert:
-        found = self._find(cls)
-        if found is not decline:  # a later call may have cached a conversion
-            self[cls] = found
-        return found
-
-
 def convert_by_type(converters: Mapping[type, Convert]) -> Callable[[Iterable[Any]], tuple[Any, ...] | None]:
     """Return the function that converts inputs, each by the converter of its type; None if one declines."""
 
