@@ -78,7 +78,6 @@ def _convert(
     grad: Any = None,
     **other: Any,
 ) -> Any:
-    """Look up a call of `to_backend`, or plan it."""
     if not (more or other):
         if device is None and dtype is None and copy is None and grad is None:
             # `type(x)` and not `isinstance`: a subclass may have another meaning, and is planned.
@@ -105,7 +104,6 @@ def _convert(
 
 
 def _convert_to(backend: str) -> Callable[..., Any]:
-    """Return the function that looks up a call of `to_torch` or its like, or plans it."""
     converters = direct.setdefault(backend, {})
 
     def convert_to(
@@ -154,7 +152,6 @@ def _convert_to_host(
     writable: Any = None,
     **other: Any,
 ) -> Any:
-    """Look up a call of `to_numpy`, or plan it."""
     if not (more or other):
         if dtype is None and copy is None and grad is None and writable is None:
             try:
@@ -197,7 +194,6 @@ def _make_array(
     requires_grad: Any = None,
     **other: Any,
 ) -> Any:
-    """Look up a call of `asarray`, or plan it."""
     if not (more or other):
         key: tuple[object, ...]
         if requires_grad is None:
@@ -234,7 +230,6 @@ def _align(
     grad: Any = None,
     **other: Any,
 ) -> Any:
-    """Look up a call of `align`, or plan it."""
     if not other:
         # Most calls have two arguments, whose types are read in a third of the time of a loop.
         types = (type(xs[0]), type(xs[1])) if len(xs) == 2 else tuple([type(x) for x in xs])

@@ -121,7 +121,6 @@ def _argument(place: str, given: tuple[object, ...], options: dict[str, object])
 
 
 def _explain_position(call: _Call, surplus: tuple[object, ...]) -> CallError:
-    """Return the error for arguments by position that the function takes by keyword, or not at all."""
     text = text_of(surplus[0])
     if call.target and not call.is_of_trees and text == "y":
         hint = f"align(x, y, backend={call.target})"
@@ -134,7 +133,6 @@ def _explain_position(call: _Call, surplus: tuple[object, ...]) -> CallError:
 
 
 def _explain_keyword(call: _Call, word: str, value: object) -> CallError:
-    """Return the error for a keyword that the function does not have."""
     action, reason = f"take {word}={text_of(value)}", f"{call.name} has no such option"
     meant, *values = _SYNONYMS.get(word, (word,))
     if values and value is True:  # a switch

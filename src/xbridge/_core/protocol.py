@@ -301,7 +301,6 @@ class Gap(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        """Return the status and the reason in one line."""
         return f"{self.status}: {self.reason}"
 
 

@@ -55,7 +55,6 @@ def _find_outer_frames(trace: TracebackType | None) -> list[TracebackType]:
 
 
 def _link(kept: list[TracebackType]) -> TracebackType | None:
-    """Link the frames to a traceback without any others."""
     after = None
     for trace in reversed(kept):
         trace.tb_next = after

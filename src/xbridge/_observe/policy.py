@@ -96,7 +96,6 @@ _process_block_lock = lock()
 
 
 def _innermost_block() -> _Block:
-    """Return the innermost block around the current code, or the one of the process."""
     return next((block for block in reversed(_blocks_here.get()) if block.runs), _process_block)
 
 
@@ -152,7 +151,6 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         self._blocks: list[_Block] = []
 
     def __repr__(self) -> str:
-        """Return the call that makes this policy."""
         return f"policy({', '.join(f'{word}={rule!r}' for word, rule in self._said.items())})"
 
     @staticmethod
@@ -161,7 +159,6 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         return _innermost_block().rules
 
     def __enter__(self) -> Self:
-        """Put the rules in force."""
         block = _Block(policy.now()._replace(**self._said))
         add_observer(block)
         self._blocks.append(block)

@@ -236,7 +236,6 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         self._watches: list[ExitStack] = []
 
     def __enter__(self) -> Self:
-        """Start collecting conversions."""
         if self._foreign:
             self._watches.append(watch(lambda *row: self._counter.add(RecordRow(*row))))
         add_observer(self._counter)
@@ -283,7 +282,6 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         return "\n".join([*_table(self.rows, most), *map(str, self.queues)])
 
     def __repr__(self) -> str:
-        """Return the sums in one line."""
         rows = self.rows
         if not rows:
             return f"<record: {_NOTHING}>"
@@ -293,11 +291,9 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         return f"<record: {', '.join(map(' '.join, shown.items()))}>"
 
     def __str__(self) -> str:
-        """Return the summary."""
         return self.summary()
 
     def _repr_html_(self) -> str:
-        """Return the summary for a notebook."""
         return text.preformatted(str(self))
 
     def to_json(self) -> str:
@@ -326,7 +322,6 @@ def merge(seen: record, rows: str) -> None:
 
 
 def _row_key(row: RecordRow) -> tuple[str | int, ...]:
-    """Return what the conversions of a row have in common."""
     return row.file, row.line, row.source, row.target, row.avoid, row.call
 
 

@@ -119,7 +119,6 @@ def _may_cast_parts(conversion: Conversion) -> bool:
 
 
 def _narrows(conversion: Conversion) -> bool:
-    """Return True if the array has fewer bytes after the cast."""
     before, after = (DTYPES.get(word) for word in (conversion.info.dtype, conversion.dtype))
     return bool(before and after and after.bits < before.bits)
 

@@ -331,7 +331,6 @@ def _reasons_not_to_share(conversion: Conversion, layout: MemoryLayout) -> Itera
 
 
 def _layout_reason(target: Backend, info: ArrayInfo, layout: MemoryLayout) -> CopyReason:
-    """Return what the target does not accept of a layout."""
     if not info.native_byteorder:
         return reason("byte_order", "its bytes are in foreign order")
     if not layout.aligned:
@@ -342,7 +341,6 @@ def _layout_reason(target: Backend, info: ArrayInfo, layout: MemoryLayout) -> Co
 
 
 def _guard_reason(guard: Guard, backend: Backend) -> CopyReason:
-    """Return the reason to copy guarded memory for a library that would let it be written."""
     return reason(guard.kind, f"{guard.message}, and {backend.name} has no read-only arrays")
 
 

@@ -293,19 +293,15 @@ class Plan:
         }
 
     def __repr__(self) -> str:
-        """Return the plan in one line."""
         return f"<Plan: {_description(self.source)} to {self.conversion.target.name}: {self._verdict()}>"
 
     def __str__(self) -> str:
-        """Return aligned lines for the source, each step, the target and the verdict."""
         return "\n".join([*table([*self._rows()], right=[2]), f"so    {self._verdict()}"])
 
     def _repr_html_(self) -> str:
-        """Return the lines for a notebook."""
         return preformatted(str(self))
 
     def _verdict(self) -> str:
-        """Return the facts about the result in a few words each."""
         if self.error:
             return f"{type(self.error).__name__}: {self.error}"
         facts = ["the array itself"]
@@ -332,7 +328,6 @@ class Plan:
 
 
 def _add_sizes(plan: Plan) -> Iterator[Step]:
-    """Yield the steps with their bytes."""
     dtype = plan.conversion.info.dtype
     for step in plan.steps:
         if step.op == "astype":

@@ -234,7 +234,6 @@ def names_written(module: ModuleType) -> list[str]:
 
 
 def _implied_gaps(own: Mapping[str, Any]) -> dict[str, Gap]:
-    """Return the gaps that follow from what a module leaves out."""
     reasons = {}
     if "devices" not in own:
         reasons["devices"] = "has arrays in host memory only"

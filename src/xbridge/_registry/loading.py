@@ -39,7 +39,6 @@ def load(name: str, path: str, entry: Entry) -> Any:
 
 
 def _import_failure(name: str, path: str, entry: Entry, error: Exception) -> MissingLibraryError:
-    """Return the error for a failed import: a module is missing, or broken."""
     absent = str(error.name) if isinstance(error, ModuleNotFoundError) else ""
     if absent and entry.package and f"{path}.".startswith(f"{absent}."):
         reason = f"the package {entry.package} announces a module {path}, and there is none"

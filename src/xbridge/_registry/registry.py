@@ -95,7 +95,6 @@ def backends_for_object(thing: object) -> list[Backend]:
 
 @constant_in_traces
 def _roots(thing: object) -> tuple[str, ...]:
-    """Return the packages that an object and its class come from."""
     modules = (type(thing).__module__, getattr(thing, "__module__", None))
     return tuple(dict.fromkeys(str(module).partition(".")[0] for module in modules))
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Import a function on first access, and keep it."""
         if name not in __all__:
             missing = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(missing, name=name, obj=modules[__name__])
@@ -42,5 +41,4 @@ __all__ = ["align", "map", "to_backend", "to_cupy", "to_dask", "to_jax", "to_num
 
 
 def __dir__() -> list[str]:
-    """List all names, also those that are imported late."""
     return sorted({*globals(), *__all__})

@@ -339,13 +339,11 @@ def _paths(container: Container, x: Any, form: Any, count: int) -> list[str]:
 
 
 def _endless_error() -> OptionError:
-    """Return the error for a tree that is too deep for Python's stack."""
     reason = "it contains itself, or is nested too deep for Python's stack"
     return OptionError.build("walk this tree", reason)
 
 
 def _flatten(container: Container, x: Any) -> tuple[list[Any], Any]:
-    """Flatten a container of any class: return its children and its form."""
     with _chain_class_errors("flatten", container.cls):
         children, form = container.flatten(x)
         return list(children), form

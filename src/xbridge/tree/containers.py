@@ -97,7 +97,6 @@ def _find_unregistered(cls: type) -> Container | None:
 
 
 def _field_names(cls: type) -> tuple[str, ...]:
-    """Return the names of the fields of a class, each once."""
     names: list[str] = ["data"] if issubclass(cls, (UserDict, UserList)) else []
     if _class_attribute(cls, "__dataclass_fields__"):
         names += [field.name for field in fields(cast("Any", cls))]

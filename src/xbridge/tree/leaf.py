@@ -182,8 +182,6 @@ def is_movable(x: object) -> bool:
 
 
 def _move(x: Any, device: object) -> Any:
-    """Move an object by its method `to`."""
-
     def failed(error: Exception) -> UnsupportedArrayError:
         return UnsupportedArrayError.build(f"move {type_of(x)}", f"its method `to` failed with {error!r}")
 
