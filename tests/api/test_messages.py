@@ -34,17 +34,10 @@ CALLS = {"numpy": "message_calls", "torch": "message_calls_torch", "jax": "messa
 
 def placeholders() -> dict[str, str]:
     """Parts of messages that hang on what is installed, and what stands for them in the file."""
-    importers = sorted(INDEX, key=lambda name: INDEX[name].imports_dlpack)
-    missing = [
-        INDEX[name].install
-        for name in importers
-        if INDEX[name].imports_dlpack and not xbridge.is_available(name)
-    ]
     found = {
         "<backends>": ", ".join(INDEX),
         "<dtypes>": ", ".join(DTYPES),
         "<unhashable in a tuple>": unhashable(),
-        "<or an importer>": f", or {missing[0]} where that device is" if missing else "",
     }
     if find_spec("torch"):
         import torch

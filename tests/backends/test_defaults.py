@@ -13,7 +13,6 @@ import xbridge
 from xbridge._core.protocol import CONSTANTS, OBJECTS, OPTIONAL, REQUIRED, VERBS
 from xbridge._registry.defaults import Completed
 from xbridge._registry.registry import get
-from xbridge.backends import INDEX
 from xbridge.protocol import Backend, Gap, Unsupported
 
 pytestmark = pytest.mark.usefixtures("own_registry")
@@ -160,13 +159,6 @@ def test_gaps__missing_function_is_a_gap() -> None:
     mine = Gap("never", "toys do not learn")
     assert Completed(of_four_names("fours", gaps={"autograd": mine})).gaps["autograd"] is mine
     assert str(mine) == "never: toys do not learn"
-
-
-def test_index__agrees_with_backends_on_dlpack() -> None:
-    """The index and each backend agree on whether device memory can be imported."""
-    for name, entry in INDEX.items():
-        if xbridge.is_available(name):
-            assert get(name).imports_dlpack is bool(entry.imports_dlpack), name
 
 
 # -- a namespace ---------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ INVALID = {
     "transfers=3": "says transfers = 3, which is not a Transfers; try transfers = Transfers(...)",
     "host_casts=[]": "says host_casts = [], which is not a frozenset; try host_casts = frozenset(...)",
     "gaps=3": "says gaps = 3, which is not a Mapping; try gaps = Mapping(...)",
-    "imports_dlpack=0": "says imports_dlpack = 0, which is not a bool; try imports_dlpack = bool(...)",
+    "samples=0": "says samples = 0, which is not a str; try samples = str(...)",
     "array_types=('Toy',)": "names 'Toy' in array_types, which is not a type; try types alone in array_types",
     "scalar_types=([],)": "names [] in scalar_types, which is not a type; try types alone in scalar_types",
     "name='others'": "is named 'others'; try name = 'broken'",

@@ -381,11 +381,19 @@ def test_to_backend__memory_on_a_gpu_does_not_come_to_the_host_unasked() -> None
         lambda: xbridge.asarray([x], backend="torch"),
     ]
     for call in calls:
-        with pytest.raises(xbridge.DeviceError, match="its memory is on cuda:77; try device='cpu'"):
+        with pytest.raises(xbridge.DeviceError, match=r"on cuda:77, and .* not registered; try device='cpu'"):
             call()
     assert asked == []
     assert xbridge.to_backend(x, "torch", device="cpu").tolist() == A.tolist()
     assert xbridge.asarray([x], backend="torch", device="cpu").tolist() == [A.tolist()]
+
+
+def test_import_array__refuses_an_interface_of_a_device() -> None:
+    """Memory on a GPU whose exporter has no DLPack is refused."""
+    x = Exporter(__cuda_array_interface__=A.__array_interface__)
+    for call in (xbridge.to_numpy, xbridge.asarray):
+        with pytest.raises(xbridge.DeviceError, match="on a CUDA device, and it has no DLPack"):
+            call(x)
 
 
 def refuse(*_: object, **options: object) -> object:

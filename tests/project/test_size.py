@@ -10,23 +10,23 @@ import floors
 import pytest
 
 LIMITS = {
-    "_core": 1_625,
-    "_engine": 2_350,
-    "_host": 2_100,
-    "_observe": 730,
-    "_plan": 1_245,
-    "_pyinstaller": 150,
-    "_registry": 990,
+    "_core": 1_620,
+    "_engine": 2_190,
+    "_host": 2_090,
+    "_observe": 720,
+    "_plan": 1_240,
+    "_pyinstaller": 50,
+    "_registry": 980,
     "_transfer": 670,
-    "backends": 3_560,
+    "backends": 3_550,
     "files": 2_560,
     "functions": 4_650,
     "testing": 10_290,
-    "tree": 1_370,
+    "tree": 1_360,
 }
 """The most lines of each folder of the package."""
 
-ALL = 33_980
+ALL = 33_740
 """The most lines of all."""
 
 

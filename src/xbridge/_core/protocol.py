@@ -355,10 +355,6 @@ class Backend(Protocol):
         """The library may read memory after a call, so it shares only immutable memory. Default: False."""
 
     @property
-    def imports_dlpack(self) -> bool:
-        """`from_dlpack` accepts device memory of unregistered libraries too. Default: False."""
-
-    @property
     def samples(self) -> str:
         """The import path of the library's samples for the test kit. Default: empty, for no samples."""
 
@@ -579,7 +575,6 @@ CONSTANTS: dict[str, type] = {
     "array_types": tuple,
     "gaps": Mapping,
     "assumes_immutable": bool,
-    "imports_dlpack": bool,
     "samples": str,
     "scalar_types": tuple,
     "host_casts": frozenset,

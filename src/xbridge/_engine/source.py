@@ -17,7 +17,6 @@ from xbridge._core.literals import NUMBERS
 from xbridge._core.protocol import Array, ArrayInfo, Backend
 from xbridge._core.wording import option_of, text_of
 from xbridge._host.advice import aim, hint_for_object, literal_error
-from xbridge._host.dlpack import NotOnHostError
 from xbridge._host.importers import import_array, is_exporter, names_in_table
 from xbridge._host.memory import with_named_bits
 from xbridge._host.sequences import is_literal
@@ -90,24 +89,17 @@ def import_source(
 ) -> Source:
     """Import a scalar or an exporter. An array stays as it is.
 
-    An exporter on the host becomes a host array. With `fetch`, an exporter on a device must move to the host.
-    Without `fetch`, the target or another backend imports the memory on its device. With a dtype, the columns
-    of a table are cast to it.
+    An exporter becomes a host array. With `fetch`, one on a device is asked to copy its memory to the host;
+    otherwise it is refused. With a dtype, the columns of a table are cast to it.
     """
     # A compiler takes a NumPy scalar for an array while it traces, and gives the scalar itself to this call.
     if source.is_array and not isinstance(source.array, source.backend.scalar_types):
         return source
     try:
         host = import_array(source.array, must_share=must_share, fetch=fetch, dtype=dtype)
-        return Source(host, get(HOST), foreign=source.foreign)
-    except NotOnHostError as error:
-        refused = error
     except (DTypeError, UnsupportedArrayError) as error:
         raise error if target is None else aim(error, target) from error.__cause__
-    from xbridge._engine import device_import  # noqa: PLC0415 -- only unregistered device memory needs it
-
-    array, importer = device_import.import_device_array(source.array, refused, target, must_share=must_share)
-    return Source(array, importer, foreign=True)
+    return Source(host, get(HOST), foreign=source.foreign)
 
 
 def with_mapped_dtype(source: Source, target: Backend, options: Options) -> Options:

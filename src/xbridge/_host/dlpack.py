@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from xbridge._core.devices import CUDA, CUDA_MANAGED, ROCM, Device
+from xbridge._core.devices import CUDA, CUDA_MANAGED, ROCM
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import HostArray, MemoryLayout, c_strides, is_aligned
 from xbridge._host.memory import native_dtype, raw_view
@@ -27,15 +27,6 @@ READ_ONLY, IS_COPIED = 1, 2
 _MOST_AXES = 64
 _NAMES = {0: "int", 1: "uint", 2: "float", 5: "complex", 6: "bool"}
 _EXTENDED = {(it.dlpack_code, it.bits): name for name, it in DTYPES.items() if it.dlpack_code}
-
-
-class NotOnHostError(DeviceError):
-    """An exporter has its memory on a device that the host cannot read. The fields say which device."""
-
-    device: Device | None = None
-    """The device; None if its type has no name here."""
-    code: tuple[int, int] = (0, 0)
-    """The type and the index of the device in DLPack's numbers."""
 
 
 class ExportError(UnsupportedArrayError):
@@ -136,12 +127,10 @@ def read_capsule(x: object, capsule: object) -> tuple[_Tensor, int]:
     raise _export_error(x, f"__dlpack__ returned {type(capsule).__name__}")
 
 
-def _not_on_host_error(x: object, device: int, number: int, hint: str = "") -> NotOnHostError:
-    place = Device(f"{_KINDS[device]}:{number}") if device in _KINDS and number >= 0 else None
-    reason = f"its memory is on {place or f'DLPack device type {device}'}"
-    refused = NotOnHostError.build(f"read {type_of(x)} through DLPack", reason, hint)
-    refused.device, refused.code = place, (device, number)
-    return refused
+def _not_on_host_error(x: object, device: int, number: int, hint: str = "") -> DeviceError:
+    place = f"{_KINDS[device]}:{number}" if device in _KINDS else f"DLPack device type {device}"
+    reason = f"its memory is on {place}, and its library is not registered"
+    return DeviceError.build(f"read {type_of(x)} through DLPack", reason, hint)
 
 
 def request_capsule(x: Any, must: dict[str, object], may: dict[str, object]) -> object:

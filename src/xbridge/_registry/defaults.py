@@ -86,7 +86,6 @@ class Completed(ModuleType):
     to_numpy: Callable[[Array], HostArray]
     from_numpy: Callable[[HostArray], Array]
     assumes_immutable: bool = False
-    imports_dlpack: bool = False
     samples: str = ""
     scalar_types: tuple[type, ...] = ()
     host_casts: frozenset[tuple[str, str]] = frozenset()

@@ -14,27 +14,17 @@ if TYPE_CHECKING:
 
 
 class Entry:
-    """Where to find a backend: its module, or the installed package that announces it as an entry point.
+    """Where to find a backend: its module, or the installed package that announces it as an entry point."""
 
-    `imports_dlpack` is the rank of a backend among those that can import device memory of other libraries; 0
-    if it cannot. It is here so that an error can say which library to install for that.
-    """
-
-    __slots__ = ("imports_dlpack", "install", "module", "package", "roots")
+    __slots__ = ("install", "module", "package", "roots")
 
     def __init__(
-        self,
-        module: str | ModuleType,
-        roots: tuple[str, ...],
-        install: str,
-        package: str = "",
-        imports_dlpack: int = 0,
+        self, module: str | ModuleType, roots: tuple[str, ...], install: str, package: str = ""
     ) -> None:
         self.module: str | ModuleType = module
         self.roots: tuple[str, ...] = roots
         self.install: str = install
         self.package: str = package
-        self.imports_dlpack: int = imports_dlpack
 
     def __str__(self) -> str:
         """Return the module, and the package that announces it."""
@@ -44,11 +34,9 @@ class Entry:
 
 INDEX = {
     "numpy": Entry("xbridge.backends.numpy", ("numpy", "ml_dtypes"), "pip install numpy"),
-    "torch": Entry(
-        "xbridge.backends.torch", ("torch",), "pip install 'xbridge-array[torch]'", imports_dlpack=2
-    ),
+    "torch": Entry("xbridge.backends.torch", ("torch",), "pip install 'xbridge-array[torch]'"),
     "jax": Entry("xbridge.backends.jax", ("jax", "jaxlib"), "pip install 'xbridge-array[jax]'"),
-    "cupy": Entry("xbridge.backends.cupy", ("cupy",), "pip install 'xbridge-array[cupy]'", imports_dlpack=1),
+    "cupy": Entry("xbridge.backends.cupy", ("cupy",), "pip install 'xbridge-array[cupy]'"),
     "dask": Entry("xbridge.backends.dask", ("dask",), "pip install 'xbridge-array[dask]'"),
     "array_api_strict": Entry(
         "xbridge.backends.array_api_strict",

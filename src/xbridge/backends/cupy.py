@@ -85,7 +85,6 @@ gaps: dict[str, Gap] = {
     "autograd": Gap("never", "CuPy does not differentiate"),
     "readonly": Gap("never", "CuPy has no read-only arrays"),
 }
-imports_dlpack = True
 samples = "xbridge.testing.samples.cupy"
 host_casts: frozenset[tuple[str, str]] = frozenset(
     {

@@ -102,7 +102,6 @@ name = "torch"
 array_types: tuple[type, ...] = (torch.Tensor,)
 _EXACT_TYPES: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
 gaps: dict[str, Gap] = {"readonly": Gap("never", "torch has no read-only tensors")}
-imports_dlpack = True
 samples = "xbridge.testing.samples.torch"
 host_casts: frozenset[tuple[str, str]] = frozenset(
     {
