@@ -12,12 +12,10 @@ import zipfile
 from importlib.metadata import distribution, files
 from pathlib import Path
 
-import pytest
-
 import xbridge
 
 INSTALLED = Path(xbridge.__file__).parent
-PROGRAM = """
+CONVERSIONS = """
 import numpy as np, xbridge
 
 def check(condition):  # an assertion would be gone under -OO
@@ -29,6 +27,8 @@ check(xbridge.to_numpy(a) is a and xbridge.asarray([1, 2]).tolist() == [1, 2])
 check(xbridge.to_numpy(a, dtype="bfloat16").dtype.name == "bfloat16")
 check(xbridge.tree.to_numpy({"a": [a]})["a"][0] is a)
 check(xbridge.array_namespace(a).__name__ == "array_api_compat.numpy")
+"""
+PROGRAM = f"""{CONVERSIONS}
 try:
     xbridge.to_backend(a, "torch")
 except xbridge.MissingLibraryError as error:
@@ -36,17 +36,13 @@ except xbridge.MissingLibraryError as error:
 else:
     raise SystemExit("torch was found")
 """
-STRICT = (
-    PROGRAM
-    + """
+STRICT = """
 import array_api_strict as strict
 
 b = strict.asarray([1.0, 2.0])
 check(xbridge.backend_of(b) == "array_api_strict" and xbridge.to_numpy(b).tolist() == [1.0, 2.0])
 check(xbridge.array_namespace(b) is strict)
 """
-)
-ALONE = PROGRAM + 'check(not xbridge.is_available("array_api_strict"))'
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -68,7 +64,7 @@ def test_wheel__contains_what_a_user_needs() -> None:
     others = {str(path) for path in kept if path.parts[0] == "xbridge" and path.suffix != ".py"}
     assert others == {"xbridge/py.typed"}
     assert {path.parts[1] for path in kept if path.parts[0] == "xbridge" and len(path.parts) > 2} == {
-        *("_core", "_engine", "_host", "_observe", "_plan", "_pyinstaller"),
+        *("_core", "_engine", "_host", "_observe", "_plan"),
         *("_registry", "_transfer", "backends", "files", "functions", "testing", "tree"),
     }
 
@@ -80,11 +76,12 @@ def test_wheel__version_is_that_of_the_package() -> None:
     assert version in run(sys.executable, "-m", "xbridge", "--version", cwd=INSTALLED.parent)
 
 
-@pytest.mark.parametrize("program", [ALONE, STRICT], ids=["alone", "array_api_strict"])
-def test_pyinstaller__frozen_program_finds_backends(program: str, tmp_path: Path) -> None:
-    """A frozen program has the backends, and of their libraries those that it imports."""
-    (tmp_path / "program.py").write_text(program)
-    run(sys.executable, "-m", "PyInstaller", "--log-level", "ERROR", "program.py", cwd=tmp_path)
+def test_pyinstaller__frozen_program_finds_backends(tmp_path: Path) -> None:
+    """A frozen program has the backends if the submodules are collected, as the documents say."""
+    (tmp_path / "program.py").write_text(CONVERSIONS + STRICT)
+    collected = ("--collect-submodules", "xbridge", "--collect-submodules", "array_api_compat")
+    options = ("--log-level", "ERROR", *collected)
+    run(sys.executable, "-m", "PyInstaller", *options, "program.py", cwd=tmp_path)
     run(tmp_path / "dist" / "program" / "program", cwd=tmp_path)
 
 

@@ -38,7 +38,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     {"_core": "errors"},
     {"_host": "_core errors", "protocol": "_core"},
     {"backends": "_host _core errors"},
-    {"_pyinstaller": "backends _host", "_registry": "backends _host _core errors"},
+    {"_registry": "backends _host _core errors"},
     {"_plan": "_registry backends _host _core errors"},
     {"_engine": "_plan _registry backends _host _core errors"},
     {
