@@ -19,7 +19,7 @@ LIMITS = {
     "_transfer": 670,
     "backends": 3_550,
     "files": 2_560,
-    "functions": 4_650,
+    "functions": 4_630,
     "testing": 10_290,
     "tree": 1_360,
 }

@@ -15,7 +15,8 @@ import numpy as np
 
 from xbridge.errors import OptionError
 from xbridge.extend import native_dtype
-from xbridge.functions.named import protect_host
+from xbridge.functions.inputs import protect_host
+from xbridge.functions.libraries import rule_of
 from xbridge.functions.rules import Spec, latest
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 def run(rule: DerivableFunction, xs: Sequence[da.Array]) -> list[da.Array]:
     """Return the results of a rule as lazy arrays."""
-    call, signature = rule.call, rule.call.signature
+    call, signature = rule.call, rule.call.given.signature
     assert signature is not None  # noqa: S101 -- the core checks it
     # A length that is not known yet is NaN.
     _, sizes = signature.loops(call.name, [tuple([1 if isnan(n) else n for n in x.shape]) for x in xs])
@@ -71,11 +72,11 @@ def _run_chunk(*chunks: HostArray, call_and_treedef: tuple[Call, TreeDef], specs
     """Run the function on chunks, which are read-only because tasks share them."""
     call, treedef = call_and_treedef
     views = [protect_host(chunk, chunk) for chunk in map(np.asarray, chunks)]
-    rule = call.rule()
-    ys = rule.call.evaluate(rule, views, "numpy")
+    rule = rule_of(call)
+    ys = rule.evaluate(views, "numpy")
     rule.check_treedef(treedef)
-    assert call.signature is not None  # noqa: S101 -- only functions with a signature get here
-    loop, _ = call.signature.loops(call.name, [view.shape for view in views])
+    assert call.given.signature is not None  # noqa: S101 -- only functions with a signature get here
+    loop, _ = call.given.signature.loops(call.name, [view.shape for view in views])
     found = tuple(Spec(y.shape, y.dtype.name) for y in ys)
     rule.check(found, tuple(spec._replace(shape=(*loop, *spec.shape)) for spec in specs))
     return tuple(ys) if len(ys) > 1 else ys[0]

@@ -9,7 +9,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from xbridge.extend import get_backend, tracing
+from xbridge.errors import OptionError
+from xbridge.extend import HOST, get_backend, tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,3 +81,20 @@ def _find(name: str) -> str:
     if found is None or found.backend is not backend:
         setattr(_Found, name, LibraryFunctions(backend))
     return name
+
+
+def rule_of(call: Call) -> DerivableFunction:
+    """Return the rule of a call, by its library or else by NumPy's functions. It is made once."""
+    if call.rule is None:
+        for how in ("vjp", "jvp") if call.library != HOST else ():
+            if getattr(call.given, how) is not None:
+                raise OptionError.build(
+                    f"call {call.name} with {how}=",
+                    f"it is a function of {call.library}, and only functions of numpy take a derivative",
+                    f"the same without {how}=, or backend='numpy'",
+                )
+        make = functions_of(get_backend(call.library)).rule or functions_of(get_backend(HOST)).rule
+        assert make is not None  # noqa: S101 -- NumPy has one
+        call.rule = make(call)
+    rule: DerivableFunction = call.rule
+    return rule

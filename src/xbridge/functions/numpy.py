@@ -8,7 +8,6 @@ derivative of a rule is a rule of the same class, and a vjp with a vjp has a sec
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from xbridge import asarray
 from xbridge.errors import DTypeError, GradientError, OptionError
 from xbridge.extend import HOST, get_backend, native_dtype
+from xbridge.functions.inputs import copy_if_kept
 from xbridge.functions.rules import (
     DerivableFunction,
     Spec,
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from xbridge.functions.treedef import TreeDef
     from xbridge.protocol import Array, HostArray
 
-_BASELINE_REFCOUNT = 2
-"""References to an item of a list, or to the base of an array, while they are counted."""
-
 _SHAPES = "result=numpy.empty_like, or result=f, where f(*args) returns empty arrays like the result"
 FORMS = {
     "vjp": "vjp=f, where f(g, y, *args) returns the gradient of each argument, or None if it has none",
@@ -56,19 +53,6 @@ FORMS = {
 def rule(call: Call) -> DerivableFunction:
     """Make the rule of a function of NumPy, or of a library that has no rules."""
     return _Value(call)
-
-
-def copy_if_kept(ys: Sequence[HostArray]) -> list[HostArray]:
-    """Return arrays that nothing but this list refers to: a function may fill the same buffer in each call.
-
-    A view refers to the array that owns its memory.
-    """
-    held = [
-        sys.getrefcount(ys[i]) > _BASELINE_REFCOUNT
-        or (isinstance(ys[i].base, type(ys[i])) and sys.getrefcount(ys[i].base) > _BASELINE_REFCOUNT)
-        for i in range(len(ys))
-    ]
-    return [y.copy() if kept and y.flags.writeable else y for y, kept in zip(ys, held, strict=True)]
 
 
 def _as_array(y: Any, name: str) -> HostArray:
@@ -160,15 +144,17 @@ class _Value(_Given):
     """The function itself."""
 
     def __init__(self, call: Call) -> None:
-        super().__init__(call, call.name, UserDerivative(call.fn, call.vjp, call.jvp), call.treedef)
-        if call.signature is not None and call.library == HOST:
-            self.cores = tuple(map(len, call.signature.inputs))
-            self.out_cores = tuple(map(len, call.signature.outputs))
+        super().__init__(
+            call, call.name, UserDerivative(call.fn, call.given.vjp, call.given.jvp), call.treedef
+        )
+        if call.given.signature is not None and call.library == HOST:
+            self.cores = tuple(map(len, call.given.signature.inputs))
+            self.out_cores = tuple(map(len, call.given.signature.outputs))
 
     def __call__(self, *xs: Array) -> list[Array]:
         if self.call.library != HOST:
             return self.call.read_result(self.result(xs), xs)
-        signature = self.call.signature
+        signature = self.call.given.signature
         found = None if signature is None else signature.loops(self.name, [x.shape for x in xs])
         ys = [_as_array(y, self.name) for y in self.call.read_result(self.result(xs), xs)]
         if signature is not None and found is not None:
@@ -176,8 +162,8 @@ class _Value(_Given):
         return ys
 
     def describe(self, specs: tuple[Spec, ...]) -> Described:
-        signature = self.call.signature
-        if self.call.result is not None:
+        signature = self.call.given.signature
+        if self.call.given.result is not None:
             return describe_declared(self.call, specs)
         if self.cores is not None and signature is not None:
             loop, sizes = signature.loops(self.name, [spec.shape for spec in specs])
@@ -192,15 +178,15 @@ class _Value(_Given):
         )
 
     def report(self) -> str:
-        return "; ".join(f"{how} given" if getattr(self.call, how) else f"no {how}" for how in FORMS)
+        return "; ".join(f"{how} given" if getattr(self.call.given, how) else f"no {how}" for how in FORMS)
 
 
 def describe_declared(call: Call, specs: tuple[Spec, ...]) -> Described:
     """Return what `result` declares, for arrays with a shape, a dtype and no memory of their own."""
-    assert call.result is not None  # noqa: S101 -- the caller checks it
+    assert call.given.result is not None  # noqa: S101 -- the caller checks it
     stand_ins = [np.broadcast_to(np.zeros((), native_dtype(spec.dtype)), spec.shape) for spec in specs]
     args, kwargs = call.bind(stand_ins)
-    treedef, ys = call.flatten(call.result(*args, **kwargs), stand_ins)
+    treedef, ys = call.flatten(call.given.result(*args, **kwargs), stand_ins)
     return tuple(Spec(tuple(y.shape), y.dtype.name) for y in map(np.asarray, ys)), treedef
 
 

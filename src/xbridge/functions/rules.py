@@ -1,24 +1,49 @@
-"""Rules: functions from a list of arrays to a list of arrays, which can be differentiated and batched.
+"""Calls, and their rules: functions of arrays alone, which can be differentiated and batched.
 
-A tracked call joins two libraries. The library of the function provides the rule, and the vjp, the jvp and
-the batch of a rule, which are rules too, so that every order of derivative works in the same way. The library
-of the caller runs the rule within its own graphs and transforms.
+A tracked call joins two libraries. The library of the function makes a rule of the call, and the vjp, the jvp
+and the batch of a rule, which are rules too, so that every order of derivative works in the same way. The
+library of the caller runs the rule within its own graphs and transforms.
 """
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from functools import partial
 from threading import local
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from xbridge.errors import DeviceError, GradientError, OptionError
-from xbridge.extend import get_backend, is_inexact, locks
-from xbridge.functions.treedef import ARRAY
+import numpy as np
+
+from xbridge import asarray, to_backend
+from xbridge.errors import DeviceError, GradientError, OptionError, XBridgeError
+from xbridge.extend import (
+    CPU,
+    HOST,
+    Options,
+    backend_for,
+    call_cache,
+    get_backend,
+    is_inexact,
+    locks,
+    native_dtype,
+    resolve_dtype,
+)
+from xbridge.functions.inputs import convert_inputs, copy_if_kept
+from xbridge.functions.treedef import (
+    ARRAY,
+    NUMBERS,
+    are_arrays,
+    argument_paths,
+    children_of,
+    flatten,
+    unflatten,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import Protocol, TypeVar
+    from typing import TypeVar
 
     from xbridge import Device
     from xbridge.functions.signature import Signature
@@ -34,33 +59,6 @@ if TYPE_CHECKING:
 
     K = TypeVar("K")
     V = TypeVar("V")
-
-    class Call(Protocol):
-        """A function with the structure and constants of the arguments of a call, as a backend gets it."""
-
-        name: str
-        fn: Callable[..., Any]
-        library: str
-        array_library: str
-        treedef: TreeDef
-        modes: Any
-        """What `modes` of the backend returned when the call was made."""
-        vjp: UserDerivative | None
-        jvp: UserDerivative | None
-        signature: Signature | None
-        result: Callable[..., Any] | None
-        device: Device | None
-        """The device that the user names, on which arrays that are on several devices are gathered."""
-
-        def rule(self) -> DerivableFunction: ...
-        def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[TreeDef, list[Array]]: ...
-        def bind(self, xs: Sequence[Array]) -> tuple[Sequence[Array], dict[str, Any]]: ...
-        def read_result(self, tree: Any, xs: Sequence[Array]) -> list[Array]: ...
-        def result_dtype(self, dtype: str) -> str: ...
-        def state(self) -> object: ...
-        def evaluate(
-            self, rule: DerivableFunction, xs: Sequence[Array], target: str, device: Device | None = None
-        ) -> list[Array]: ...
 
 
 MAX_RULES = 128
@@ -83,6 +81,19 @@ class UserDerivative(NamedTuple):
     fn: Callable[..., Any]
     vjp: UserDerivative | None = None
     jvp: UserDerivative | None = None
+
+
+class Definition(NamedTuple):
+    """What the user declares about a function: its derivatives, its signature and its result."""
+
+    vjp: UserDerivative | None = None
+    jvp: UserDerivative | None = None
+    signature: Signature | None = None
+    result: Callable[..., Any] | None = None
+    restore: str | None = None
+    """The dtype that is named, if results of it go back in that of the array that decides."""
+    narrowing: str | None = None
+    """"nearest" or "default", if results go back in such a dtype."""
 
 
 class Mark(NamedTuple):
@@ -135,6 +146,133 @@ def get_or_make(cache: dict[K, V], key: K, make: Callable[[], V]) -> V:
     return found
 
 
+@dataclass(eq=False)
+class Call:
+    """A function with the structure and the constants of the arguments of a call."""
+
+    name: str
+    fn: Callable[..., Any]
+    options: Options
+    given: Definition
+    library: str
+    """The library of the function."""
+    array_library: str
+    """The library of the caller, to which results go."""
+    treedef: TreeDef
+    modes: Any
+    """What `modes` of the backend returned when the call was made."""
+    rule: Any = None
+    """The rule of this call, once it is made."""
+
+    def __post_init__(self) -> None:
+        options, (args, kwargs) = self.options, children_of(self.treedef)
+        self._for_inputs = Options(options.device, copy=options.copy, order=options.order)
+        self._is_flat = not children_of(kwargs) and {*children_of(args)} <= {ARRAY}
+        """True if all arguments are arrays and positional."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs to run the function, which may have no derivatives there."""
+        return {**vars(self), "given": self.given._replace(vjp=None, jvp=None, result=None), "rule": None}
+
+    def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[TreeDef, list[Array]]:
+        """Return the treedef and the arrays of a result. Numbers in it become arrays; `xs` are the inputs."""
+        if are_arrays(type(tree)):
+            return ARRAY, [tree]
+        arrays: list[Array] = []
+        treedef = flatten_result(tree, self.name, arrays, None)
+        return treedef, [self._number(y, xs) if type(y) in NUMBERS else y for y in arrays]
+
+    def _number(self, y: Any, xs: Sequence[Array]) -> Array:
+        """Return a number as an array of the function's library.
+
+        A float or a complex number has the precision of the arrays that it may come from, as a number in an
+        expression has; other numbers have the default dtype of the library that they go to, or the nearest
+        one of the function's library.
+        """
+        library, array_library = get_backend(self.library), get_backend(self.array_library)
+        kind = type(y).__name__
+        names = dict.fromkeys([dtype for dtype in map(library.dtype_of, xs) if is_inexact(dtype)])
+        if names and kind in ("float", "complex"):
+            found = library.promote and library.promote([*names], [y])
+            weak = np.complex64 if kind == "complex" else native_dtype(next(iter(names)))
+            dtype = found or np.result_type(*map(native_dtype, names), weak).name
+        else:
+            dtype = "bool" if kind == "bool" else array_library.default_dtype(kind, CPU)
+        return asarray(y, backend=self.library, dtype=resolve_dtype("nearest", dtype, library, CPU))
+
+    def result_dtype(self, dtype: str) -> str:
+        """Return the dtype in which a result goes back to its caller, or raise if the caller has none."""
+        array_library = get_backend(self.array_library)
+        if self.given.narrowing:
+            dtype = resolve_dtype(self.given.narrowing, dtype, array_library, CPU)
+        lacks = array_library.unsupported_dtype(dtype, CPU)
+        if lacks is None:
+            return dtype
+        near = resolve_dtype("nearest", dtype, array_library, CPU)
+        has_near = array_library.unsupported_dtype(near, CPU) is None
+        hint = f"aligned(..., dtype='nearest'), or {lacks.hint}" if has_near else lacks.hint
+        raise lacks.error.build(f"give the result of {self.name} to {self.array_library}", lacks.reason, hint)
+
+    def state(self) -> object:
+        """Return the state on which the dtypes of results depend, such as JAX's x64 mode."""
+        states = [get_backend(name).fast.plan_state for name in (self.library, self.array_library)]
+        return tuple([state() for state in states if state])
+
+    def bind(self, xs: Sequence[Array]) -> tuple[Sequence[Array], dict[str, Any]]:
+        """Return the arguments of the function, positional and by keyword, with these arrays."""
+        return (xs, {}) if self._is_flat else unflatten(self.treedef, iter(xs))
+
+    def read_result(self, tree: Any, xs: Sequence[Array]) -> list[Array]:
+        """Return the arrays in a result of the function, and store its treedef in `latest.treedef`."""
+        latest.treedef, arrays = self.flatten(tree, xs)
+        library, dtype = get_backend(self.library), self.given.narrowing
+        try:
+            return [
+                y if backend_for(type(y)) is library else to_backend(y, library.name, dtype=dtype)
+                for y in arrays
+            ]
+        except XBridgeError as error:
+            raise error.at(f"the result of {self.name}") from error
+
+    def convert_inputs(self, xs: Sequence[Array]) -> list[Array]:
+        """Convert arguments of the function or of a derivative, as `convert_inputs` does."""
+        try:
+            return convert_inputs(xs, get_backend(self.library), self._for_inputs)
+        except XBridgeError as error:
+            paths = argument_paths(self.treedef)
+            if error.index is None or len(paths) != len(xs):  # a derivative has more inputs
+                raise
+            raise error.at(f"{paths[error.index]} of {self.name}") from error
+
+    def find_narrower_dtype(self, y: Array) -> str | None:
+        """Return the dtype to which a result is cast without losing a value; None if it stays."""
+        library = get_backend(self.library)
+        own = library.dtype_of(y)
+        dtype = self.result_dtype(own)
+        if dtype == own:
+            return None
+        library.check_cast(y, dtype)
+        return dtype
+
+
+def flatten_result(result: Any, name: str, arrays: list[Array], traced: list[Any] | None) -> TreeDef:
+    """Flatten the result of a function; raise if it comes later than the call."""
+    later = isinstance(result, (map, filter, zip)) or inspect.isgenerator(result)
+    if later or (inspect.isawaitable(result) and backend_for(type(result)) is None):  # Dask's are both
+        raise async_result_error(name)
+    try:
+        return flatten(result, arrays, traced)
+    except XBridgeError as error:
+        raise error.at(f"the result of {name}") from error
+
+
+def async_result_error(name: str) -> OptionError:
+    """Return the error for a function whose results come later than the call."""
+    return OptionError.build(
+        f"align {name}", "its results come later than it returns", "align_back inside it"
+    )
+
+
 class DerivableFunction(ABC):
     """A function of arrays that returns a sequence of arrays.
 
@@ -169,6 +307,28 @@ class DerivableFunction(ABC):
     @abstractmethod
     def __call__(self, *xs: Array) -> Sequence[Array]:
         """Run the function on arrays of its library."""
+
+    def evaluate(self, xs: Sequence[Array], target: str, device: Device | None = None) -> list[Array]:
+        """Run on arrays that are not tracked, and return arrays of the library `target`.
+
+        The function cannot write to `xs` through its arguments. No result shares memory with them, or with
+        an array that the function of NumPy keeps.
+        """
+        call = self.call
+        given = call.convert_inputs(xs)
+        plain = call_cache.direct[target] if device is None or device == CPU else {}
+        narrows = call.given.narrowing is not None and self.narrows
+        made = []
+        ys = self(*given)
+        if call.library == HOST and not get_backend(target).assumes_immutable:
+            ys = copy_if_kept(ys)
+        for y in ys:
+            dtype = call.find_narrower_dtype(y) if narrows else None
+            result = plain.get(type(y), call_cache.decline)(y) if dtype is None else None
+            if result is None:
+                result = to_backend(y, target, device=device, dtype=dtype)
+            made.append(result)
+        return made
 
     def derive(self, how: str, *what: Any) -> Self:
         """Return ``differentiate(how, ins, outs, treedef)`` for "vjp" and "jvp", cached.
@@ -290,17 +450,6 @@ def specs_of_example(specs: Sequence[Spec], axes: Sequence[int | None]) -> tuple
     """Return the specs of one example of a batch, whose axis is the first, except where `axes` has None."""
     pairs = zip(specs, axes, strict=True)
     return tuple([spec if axis is None else spec._replace(shape=spec.shape[1:]) for spec, axis in pairs])
-
-
-def refuse_user_derivative(call: Call) -> None:
-    """Raise if the user gave a derivative for a function that is not one of NumPy."""
-    for how in ("vjp", "jvp"):
-        if getattr(call, how) is not None:
-            raise OptionError.build(
-                f"call {call.name} with {how}=",
-                f"it is a function of {call.library}, and only functions of numpy take a derivative",
-                f"the same without {how}=, or backend='numpy'",
-            )
 
 
 def sharded_call_error(name: str, array_library: str) -> DeviceError:

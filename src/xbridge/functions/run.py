@@ -30,18 +30,17 @@ from xbridge.extend import (
     tracing,
 )
 from xbridge.functions.explain import CallPlan
-from xbridge.functions.function import (
+from xbridge.functions.function import latest_traceable, program_key
+from xbridge.functions.inputs import (
     PLAIN,
     convert_inputs,
     could_write,
-    flatten_result,
-    latest_traceable,
+    import_exporter,
     must_copy,
-    program_key,
+    protect_host,
 )
 from xbridge.functions.libraries import functions_of
-from xbridge.functions.named import import_exporter, protect_host
-from xbridge.functions.rules import latest, mask_inexact, sharded_call_error
+from xbridge.functions.rules import flatten_result, latest, mask_inexact, sharded_call_error
 from xbridge.functions.treedef import (
     ARRAY,
     LEAVES,
@@ -173,7 +172,7 @@ def _read_inputs(function: Function, args: tuple[Any, ...], kwargs: dict[str, An
     named = function.named
     if named is None:
         return _find_arrays(function, args, kwargs, ())
-    dtype = None if function.narrowing else function.options.dtype
+    dtype = None if function.given.narrowing else function.options.dtype
     args, kwargs = named.map(partial(import_exporter, dtype=dtype), args, kwargs)
     found = _find_arrays(function, args, kwargs, ())
     news: list[Array] = []
@@ -183,7 +182,7 @@ def _read_inputs(function: Function, args: tuple[Any, ...], kwargs: dict[str, An
         keeps = has_arrays(flatten(x, [], [])) or (bool(found.arrays) and dtype is None)
         library = found.array_library if keeps else found.library
         # An array that is converted afterwards is mapped then. One that the call keeps is not.
-        named = None if keeps or function.narrowing else function.dtype
+        named = None if keeps or function.given.narrowing else function.dtype
         news.append(asarray(x, backend=library.name, dtype=named))
         return news[-1]
 
@@ -401,7 +400,7 @@ def _result_options(function: Function, device: Device | None) -> Options:
     """Return the options with which results go back to a device."""
     # A function of the caller's library may have a graph of its own, such as that of a module's weights.
     grad = "detach" if function.options.grad == "detach" else None
-    return Options(device, function.narrowing, grad=grad)
+    return Options(device, function.given.narrowing, grad=grad)
 
 
 # -- again ---------------------------------------------------------------------------------------------------

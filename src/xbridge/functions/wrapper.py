@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from xbridge import asarray, backend_of, device_of, known_backends
 from xbridge.errors import OptionError, shown, with_article
 from xbridge.extend import HOST, check_options, entry_points, get_backend, is_inexact
-from xbridge.functions.function import Definition, Function, async_result_error
+from xbridge.functions.function import Function
 from xbridge.functions.numpy import FORMS
-from xbridge.functions.rules import UserDerivative
+from xbridge.functions.rules import Definition, UserDerivative, async_result_error
 from xbridge.functions.run import wrap_function
 from xbridge.functions.signature import parse_signature
 
@@ -168,7 +168,8 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
             options = options._replace(device=device_of(model))
     if options.device is not None and library == HOST:  # other libraries may be imported later
         asarray(0, backend=HOST, device=options.device)
-    if restore and (options.dtype in (None, "nearest", "default") or not is_inexact(options.dtype)):
+    narrowing = options.dtype if options.dtype in ("nearest", "default") else None
+    if restore and (options.dtype is None or narrowing or not is_inexact(options.dtype)):
         reason = "dtype= names no dtype of floats or complex numbers"
         raise OptionError.build("restore dtypes", reason, "dtype='float64', restore=True")
     if result is not None and not callable(result):
@@ -176,7 +177,7 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
         raise OptionError.build(f"take result={shown(result)}", "it is not a function", hint)
     shape = None if signature is None else parse_signature(signature)
     restored = options.dtype if restore else None
-    given = Definition(_derivative("vjp", vjp), _derivative("jvp", jvp), shape, result, restored)
+    given = Definition(_derivative("vjp", vjp), _derivative("jvp", jvp), shape, result, restored, narrowing)
 
     def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
         name = _name_of(fn)

@@ -20,9 +20,9 @@ from jax.sharding import AxisType, PartitionSpec
 from xbridge import Device
 from xbridge.errors import DeviceError, UnsupportedArrayError
 from xbridge.extend import DTYPES, get_backend
+from xbridge.functions.inputs import protect_host
 from xbridge.functions.jax import private
 from xbridge.functions.jax.rules import callback, conj
-from xbridge.functions.named import protect_host
 from xbridge.functions.rules import (
     NO_VALUE,
     Spec,
@@ -114,9 +114,9 @@ def _run(rule: DerivableFunction, xs: Arrays) -> Arrays:
     places = [_jax.device_of(x) for x in [x for x in arrays if x.committed] or arrays]
     is_sharded = any(place.kind == _SHARDED for place in places)
     device = places[0] if places and not is_sharded else None
-    if is_sharded and rule.call.device is None:
+    if is_sharded and rule.call.options.device is None:
         raise sharded_call_error(rule.call.name, "jax")
-    return rule.call.evaluate(rule, given, "jax", device)
+    return rule.evaluate(given, "jax", device)
 
 
 # -- call_p(*inputs) is a rule -------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def _lower_call(ctx: Any, *args: Any, rule: DerivableFunction) -> Any:
         """Run on host arrays. JAX must not be called from here."""
         views = [protect_host(host, host) for host in map(np.asarray, hosts)]
         with callback:
-            ys = rule.call.evaluate(rule, views, "numpy")
+            ys = rule.evaluate(views, "numpy")
         if rule.order == 0:
             rule.check_treedef(treedef)
         found = [(y.shape, y.dtype) for y in ys]

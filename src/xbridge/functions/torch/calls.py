@@ -87,7 +87,7 @@ def _is_dispatched() -> bool:
 
 def _evaluate(rule: DerivableFunction, ts: Tensors) -> Tensors:
     device = get_backend("torch").device_of(ts[0]) if ts else None
-    return tuple(rule.call.evaluate(rule, [t.detach() for t in ts], "torch", device))
+    return tuple(rule.evaluate([t.detach() for t in ts], "torch", device))
 
 
 def _specs(ts: Tensors) -> tuple[Spec, ...]:

@@ -246,7 +246,7 @@ class ValueRule(TorchRule):
         return tuple(call.read_result(result, xs))
 
     def describe(self, specs: tuple[Spec, ...]) -> Described:
-        if self.call.result is not None:
+        if self.call.given.result is not None:
             return describe_declared(self.call, specs)
         with _with_gradients():
             return self.specs_of(self._describe_fake(specs) or self._describe_zeros(specs)), latest.treedef
@@ -285,7 +285,7 @@ class ValueRule(TorchRule):
         return ys
 
     def _make_inputs(self, make: Callable[..., torch.Tensor], specs: tuple[Spec, ...]) -> Tensors:
-        device = self.call.device or CPU
+        device = self.call.options.device or CPU
         for spec in specs:
             if lacks := get_backend("torch").unsupported_dtype(spec.dtype, CPU):
                 hint = "aligned(..., dtype='nearest')"
