@@ -16,14 +16,15 @@ import numpy as np
 
 from xbridge._core.devices import CUDA, CUDA_MANAGED, ROCM
 from xbridge._core.dtypes import DTYPES
-from xbridge._core.protocol import HostArray, MemoryLayout, c_strides, is_aligned
+from xbridge._core.protocol import HostArray, MemoryLayout, c_strides
 from xbridge._host.memory import native_dtype, raw_view
 from xbridge.errors import Chained, DeviceError, DTypeError, UnsupportedArrayError, XBridgeError, type_of
 
 _HOST = (1, 0)
 _HOST_DEVICES = (1, 3, 11)  # plain host memory, and pinned by CUDA and by ROCm
 _KINDS = {CUDA: "cuda", ROCM: "rocm", CUDA_MANAGED: "cuda"}
-READ_ONLY, IS_COPIED = 1, 2
+_READ_ONLY, _IS_COPIED = 1, 2
+_VERSION = (1, 1)
 _MOST_AXES = 64
 _NAMES = {0: "int", 1: "uint", 2: "float", 5: "complex", 6: "bool"}
 _EXTENDED = {(it.dlpack_code, it.bits): name for name, it in DTYPES.items() if it.dlpack_code}
@@ -102,17 +103,16 @@ def from_dlpack(x: Any, *, fetch: bool, must_share: bool = False) -> tuple[HostA
     near = device in _HOST_DEVICES
     if not near and not fetch:
         raise _not_on_host_error(x, device, number, "" if must_share else "device='cpu'")
-    version: dict[str, object] = {"max_version": (1, 1)}
-    must, may = ({}, version) if near else ({**version, "dl_device": _HOST}, {})
     with Chained(failed if near else lambda _: _not_on_host_error(x, device, number)):
-        capsule = request_capsule(x, must, may)
-    tensor, flags = read_capsule(x, capsule)
+        capsule = _request_capsule(x) if near else x.__dlpack__(max_version=_VERSION, dl_device=_HOST)
+    tensor, flags = _read_capsule(x, capsule)
     if tensor.device_type not in _HOST_DEVICES:
         raise _export_error(x, "its capsule contradicts itself")
-    return _view_memory(x, capsule, tensor, readonly=bool(flags & READ_ONLY)), near and not flags & IS_COPIED
+    host = _view_memory(x, capsule, tensor, writable=not flags & _READ_ONLY)
+    return host, near and not flags & _IS_COPIED
 
 
-def read_capsule(x: object, capsule: object) -> tuple[_Tensor, int]:
+def _read_capsule(x: object, capsule: object) -> tuple[_Tensor, int]:
     """Return the tensor of a capsule, and its flags. An older version has none: it is read-only."""
     if _is_valid(capsule, b"dltensor_versioned"):
         managed = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
@@ -120,7 +120,7 @@ def read_capsule(x: object, capsule: object) -> tuple[_Tensor, int]:
             raise _export_error(x, f"it speaks DLPack {managed.major}")
         return managed.tensor, managed.flags
     if _is_valid(capsule, b"dltensor"):
-        return _Tensor.from_address(_pointer(capsule, b"dltensor")), READ_ONLY
+        return _Tensor.from_address(_pointer(capsule, b"dltensor")), _READ_ONLY
     if type(capsule).__name__ == "PyCapsule":
         reason = "__dlpack__ returned a capsule that was used before, or that is not one of DLPack's"
         raise _export_error(x, reason)
@@ -133,41 +133,35 @@ def _not_on_host_error(x: object, device: int, number: int, hint: str = "") -> D
     return DeviceError.build(f"read {type_of(x)} through DLPack", reason, hint)
 
 
-def request_capsule(x: Any, must: dict[str, object], may: dict[str, object]) -> object:
-    """Request a capsule. If the exporter refuses the optional keywords, ask again without them."""
+def _request_capsule(x: Any) -> object:
+    """Request a capsule. If the exporter does not take a version, ask again without it."""
     try:
-        return x.__dlpack__(**must, **may)
+        return x.__dlpack__(max_version=_VERSION)
     except (NotImplementedError, TypeError) as error:
         # Python and pybind11 speak of arguments that are not taken; another error is the exporter's own.
         is_about_arguments = any(word in str(error) for word in ("argument", "keyword"))
-        if not may or (isinstance(error, TypeError) and not is_about_arguments):
+        if isinstance(error, TypeError) and not is_about_arguments:
             raise
-    return x.__dlpack__(**must)
+    return x.__dlpack__()
 
 
-def describe_tensor(x: object, tensor: _Tensor, *, readonly: bool) -> tuple[str, MemoryLayout]:
-    """Return the dtype and the layout of a tensor in a capsule; raise if they describe no possible array."""
+def _view_memory(x: object, capsule: object, tensor: _Tensor, *, writable: bool) -> HostArray:
+    """Return a view of the memory of a tensor in a capsule; raise if it describes no possible array."""
     if not 0 <= tensor.ndim <= _MOST_AXES:
         raise _export_error(x, "its capsule contradicts itself")
     if tensor.ndim and not tensor.shape:
         raise _export_error(x, "its capsule has no shape")
-    name = _dtype_name(x, tensor)
+    dtype = native_dtype(_dtype_name(x, tensor))
     size, shape = tensor.bits // 8, tuple(tensor.shape[: tensor.ndim])
     if min(shape, default=1) < 0 or not (tensor.data or 0 in shape):
         raise _export_error(x, "its capsule has no memory")
     strides = c_strides(shape, size)
     if tensor.strides:
         strides = tuple(step * size for step in tensor.strides[: tensor.ndim])
-    address = (tensor.data or 0) + tensor.byte_offset
-    return name, MemoryLayout(address, shape, strides, size, not readonly, is_aligned(address, strides, size))
-
-
-def _view_memory(x: object, capsule: object, tensor: _Tensor, *, readonly: bool) -> HostArray:
-    name, layout = describe_tensor(x, tensor, readonly=readonly)
-    dtype = native_dtype(name)
     try:
-        if 0 in layout.shape:
-            return np.empty(layout.shape, dtype)
+        if 0 in shape:
+            return np.empty(shape, dtype)
+        layout = MemoryLayout(tensor.data + tensor.byte_offset, shape, strides, size, writable)
         return raw_view(layout, owner=_Borrowed(capsule)).view(dtype)
     except (ValueError, OverflowError) as error:
         raise _export_error(x, f"its capsule spans no memory of this machine: {error}") from error
