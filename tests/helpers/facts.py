@@ -43,8 +43,6 @@ class Library:
     grad_enabled: bool = True
     ordered: bool = False
     """Its arrays show the order of their elements in memory."""
-    joins: bool = False
-    """It casts arrays in parts, before it joins them."""
     streams_from: int | None = None
     """The bytes from which on it moves arrays to a device piece by piece."""
     lost: str = ""
@@ -59,7 +57,6 @@ class Library:
         self.host_only = self.places == (CPU,)
         self.array_types: tuple[type, ...] = ()
         self.to_dlpack = self.from_dlpack = self.exchanges or None
-        self.in_parts = self.joins or None
         self.as_c_order = self.ordered or None
         if self.lost:
             self.unreadable = lambda _: Unsupported(DTypeError, self.lost, "another array")

@@ -81,14 +81,14 @@ def test_choose_caster__fewest_bytes_move(case: str) -> None:
     assert choose_caster(conversion).name == caster
 
 
-def test_choose_caster__lazy_source_casts_its_parts() -> None:
-    """A lazy library casts the parts, if the host would give the same numbers without further transfers."""
-    lazy = library("source", joins=True)
+def test_choose_caster__lazy_source_casts_before_it_computes() -> None:
+    """A lazy library casts first, if the host would give the same numbers without further transfers."""
+    lazy = library("source")
     for target in (library("target", lacks=("float64",)), library("target", places=THERE)):
         assert choose_caster(conversion_of(lazy, target, NARROW), lazy=True) is lazy
     other = library("target", places=THERE, same_casts=False)
     assert choose_caster(conversion_of(lazy, other, NARROW), lazy=True) is other
-    poor = library("source", joins=True, lacks=("float32",))
+    poor = library("source", lacks=("float32",))
     assert choose_caster(conversion_of(poor, library("target"), NARROW), lazy=True) is HOST
     # More bytes would go to the device.
     there = library("target", places=THERE)
@@ -96,9 +96,17 @@ def test_choose_caster__lazy_source_casts_its_parts() -> None:
     x, info = array_of("float64", address=0, materialized=False, itemsize=8)
     ends = lazy, library("target", lacks=("float64",))
     assert steps_of(plan_between(*ends, x, info, options(dtype="float32")))[:3] == [
-        "source in_parts",
         "source astype float32",
         "source materialize",
+        "source to_numpy",
+    ]
+    checked = plan_between(*ends, x, info, options(dtype="float32", check_loss=True))
+    assert steps_of(checked) == [
+        "source materialize",
+        "source to_numpy",
+        "numpy check_cast float32",
+        "numpy astype float32",
+        "target from_numpy",
     ]
 
 

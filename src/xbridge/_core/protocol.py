@@ -526,14 +526,6 @@ class Backend(Protocol):
     def materialize_many(self) -> Callable[[list[Array]], list[Array]] | None:
         """`materialize_many(xs)`: `materialize` for many at once, with shared parts computed once."""
 
-    @property
-    def in_parts(self) -> Callable[[Array], Array] | None:
-        """`in_parts(x)`: `x` for a conversion to another library, which casts it part by part.
-
-        `check_cast` and `astype` of the result read nothing. `materialize` does both with each part of the
-        array, as NumPy does, so that no array of the first dtype is ever whole.
-        """
-
     # -- speed ---------------------------------------------------------------------------------------
     @property
     def fast(self) -> Fast:
@@ -607,6 +599,5 @@ REQUIRED_TOGETHER = (
     ("to_dlpack", "devices"),
     ("from_dlpack", "devices"),
     ("materialize_many", "materialize"),
-    ("in_parts", "materialize"),
 )
 """Groups of names: a backend that writes the first one writes the others too."""

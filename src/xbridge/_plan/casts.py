@@ -2,9 +2,9 @@
 
 By default the target casts. If it lacks the dtype to cast from, the source casts, and if the source lacks the
 other dtype, NumPy. NumPy also casts if no value may change, and the target would change some. Otherwise,
-another place is chosen only if it gives the same numbers: the source, if fewer bytes leave its device then;
-NumPy, where it is faster and no more bytes go to a device; and a library of lazy arrays for each of their
-parts before they are joined. If the target can stream, NumPy casts a large array piece by piece during its
+another place is chosen only if it gives the same numbers: the source, if fewer bytes leave its device then,
+or if the array is still to be computed and no value has to be checked; and NumPy, where it is faster and no
+more bytes go to a device. If the target can stream, NumPy casts a large array piece by piece during its
 transfer, so that no whole copy is made.
 """
 
@@ -24,21 +24,21 @@ def choose_caster(conversion: Conversion, *, lazy: bool = False) -> Backend | Mo
     """Return the backend that performs the cast in a conversion through host memory."""
     source, target, info = conversion.source, conversion.target, conversion.info
     before, after, start, goal = info.dtype, conversion.dtype, info.device, conversion.device
-    if lazy and source.in_parts and _may_cast_parts(conversion):
-        return source
+    may_defer = not (lazy and check_step(conversion, source))  # a check would compute the array once more
     if after != before and target.unsupported_dtype(before, CPU):
-        return _host if source.unsupported_dtype(after, CPU) else source
+        return source if may_defer and not source.unsupported_dtype(after, CPU) else _host
     fewer = _narrows(conversion)
-    may_narrow = fewer and start != CPU and _has_both(conversion, source, start)
+    sooner = (lazy and may_defer and (fewer or goal == CPU)) or (fewer and start != CPU)
     # Both casts have to give NumPy's numbers, each on its device.
     backends = ((source, start), (target, CPU))
-    if may_narrow and all(one.cast_matches_numpy(before, after, device) for one, device in backends):
+    alike = all(one.cast_matches_numpy(before, after, device) for one, device in backends)
+    if sooner and alike and after != before and _has_both(conversion, source, start):
         return source
-    sooner = (before, after) in target.host_casts and (fewer or goal == CPU)
+    faster = (before, after) in target.host_casts and (fewer or goal == CPU)
     # A widening that must be exact, such as that of a subnormal number, which JAX flushes to zero.
     widens = conversion.options.check_loss and holds_every(before, after)
     exact = widens and not target.cast_matches_numpy(before, after, CPU)
-    return _host if sooner or exact or target.host_only or after == before else target
+    return _host if faster or exact or target.host_only or after == before else target
 
 
 def order_cast_and_move(
@@ -103,19 +103,6 @@ def cast_step(conversion: Conversion, backend: Backend | ModuleType) -> list[Ste
 def axis_order(target: Backend) -> tuple[str, ...]:
     """Return the arguments of a copy on the host: C order if the target would not keep another order."""
     return ("C",) if "axis_order" in target.gaps else ()
-
-
-def _may_cast_parts(conversion: Conversion) -> bool:
-    """Return True if the parts of a lazy array may be cast before they are joined.
-
-    NumPy's cast must give the target's numbers, and no more bytes may be moved to a device for it.
-    """
-    source, target = conversion.source, conversion.target
-    before, after = conversion.info.dtype, conversion.dtype
-    if source.unsupported_dtype(after, CPU) or not (conversion.device == CPU or _narrows(conversion)):
-        return False
-    lacks = after == before or target.unsupported_dtype(before, CPU)
-    return bool(lacks) or target.cast_matches_numpy(before, after, CPU)
 
 
 def _narrows(conversion: Conversion) -> bool:

@@ -3,7 +3,7 @@
 Memory passes from one library to another on the array's device, if both have that device, else on the host:
 
     source: detach, materialize, check, cast, copy, to_dlpack   target: from_dlpack, cast, move, require_grad
-    source: detach, materialize, check, cast, move, to_numpy; or: in_parts, check, cast, materialize, to_numpy
+    source: detach, materialize, check, cast, move, to_numpy; or: detach, cast, materialize, to_numpy
         host: check, cast, copy or as_readonly                  target: from_numpy, cast, move, require_grad
 
 Within one library every step is the library's own operation, so arrays that cannot leave their library
@@ -121,8 +121,8 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
     checks = check_step(conversion, source if backend is source else _host)
     casts = cast_step(conversion, backend)
     own = [*checks, *casts] if backend is source else []
-    if own and lazy and source.in_parts:
-        deferred, own = [Step(source, "in_parts"), *own, *deferred], []
+    if lazy:  # the cast is part of what is computed
+        deferred, own = [*own, *deferred], []
     steps += [*deferred, *order_cast_and_move(conversion, source, own, goal=CPU)]
     steps.append(Step(source, "to_numpy"))
     # A target that assumes immutable memory shares what it gets, which never changes: the rules below copy

@@ -23,7 +23,6 @@ from xbridge.errors import XBridgeError, with_article
 
 Op: TypeAlias = Literal[
     "detach",
-    "in_parts",
     "materialize",
     "materialize_many",
     "check_cast",
@@ -111,7 +110,6 @@ def _step(module: Any, *rest: Any) -> Step:
 _PURPOSES: dict[Op, str] = {
     "detach": "its graph stays behind",
     "as_c_order": "a copy, if it is not in C order then",
-    "in_parts": "it is cast in its parts, before they are joined",
     "check_cast": "a value that does not fit is an error",
     "to_numpy": "a view of its memory",
     "from_numpy": "an array over that memory",

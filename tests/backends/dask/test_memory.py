@@ -84,14 +84,14 @@ sys.modules["xbridge"] = None
 import numpy as np
 cast = pickle.loads(bytes.fromhex(sys.argv[1]))
 made, other = cast(np.ones(2)), cast(np.ones(2, "i4"))
-print(made.dtype, type(other), other[0].dtype)
+print(made.dtype, other.dtype)
 """
 
 
 def test_to_numpy__worker_casts_without_xbridge() -> None:
     """A worker that lacks xbridge can cast the chunks."""
     cloudpickle = pytest.importorskip("cloudpickle")
-    cast = _compute.make_chunk_cast(np.dtype("f8"), np.dtype("f4"), None)
+    cast = _compute.make_chunk_cast(np.dtype("f8"), np.dtype("f4"))
     code = [sys.executable, "-c", WITHOUT_US, cloudpickle.dumps(cast).hex()]
     done = subprocess.run(code, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["float32", "<class", "'tuple'>", "int32"]
+    assert done.stdout.split() == ["float32", "int32"]

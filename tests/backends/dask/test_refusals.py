@@ -111,11 +111,8 @@ def test_to_numpy__missing_file_is_an_os_error(name: str, recorded: bool) -> Non
     with xbridge.record() if recorded else nullcontext(), pytest.raises(OSError, match="No such") as caught:
         CONVERSIONS[name](x)
     assert (type(caught.value), caught.value.filename) == (FileNotFoundError, "x.npy")
-    what = (
-        "2 Dask arrays together"
-        if name in ("align", "asarray", "tree")
-        else "a Dask array of float64 and shape (6,)"
-    )
+    alone = f"a Dask array of {'float32' if name == 'cast' else 'float64'} and shape (6,)"
+    what = "2 Dask arrays together" if name in ("align", "asarray", "tree") else alone
     assert caught.value.__notes__ == [f"in a task, which xbridge ran to compute {what}"]
 
 

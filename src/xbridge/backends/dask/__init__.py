@@ -17,6 +17,7 @@ import numpy as np
 from dask.array.core import normalize_chunks
 from dask.utils import parse_bytes
 
+from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import Fast, Gap, MemoryLayout
 from xbridge._host import memory as _host
 from xbridge._host.memory import check_castable, layout_of, native_dtype
@@ -29,7 +30,7 @@ from xbridge.backends.dask._chunks import (
     unsupported_chunk,
 )
 from xbridge.backends.dask._chunks import array_info as array_info
-from xbridge.backends.dask._compute import InParts, compute_arrays
+from xbridge.backends.dask._compute import compute_arrays, make_chunk_cast
 from xbridge.backends.dask._compute import transfers as transfers
 from xbridge.errors import FOREIGN_ERRORS, DTypeError, XBridgeError
 
@@ -94,15 +95,15 @@ def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
 
 
 def astype(x: Array, dtype: str, /) -> Array:
-    if isinstance(x, InParts):
-        # A trial, so that a cast that NumPy lacks fails now and not when a chunk is computed.
-        _host.astype(np.empty(0, x.array.dtype), dtype)
-        return x._replace(dtype=dtype)
-    native = native_dtype(dtype)
-    if x.dtype.kind in "biufc" and native.kind != "V":
-        return x.astype(native)
+    native, given = native_dtype(dtype), array_info(x).dtype
     check_castable(np.empty(0, x.dtype), native)
-    return x.map_blocks(_cast_chunk, dtype, dtype=native)  # Dask would drop imaginary parts, as NumPy does
+    # A trial, so that a cast that NumPy lacks fails now and not when a chunk is computed.
+    meta = _host.astype(np.empty((0,) * x.ndim, x.dtype), dtype)
+    if given not in DTYPES or DTYPES[dtype].is_finite:
+        return x.map_blocks(
+            _cast_chunk, dtype, dtype=native
+        )  # Dask would drop imaginary parts, as NumPy does
+    return x.map_blocks(make_chunk_cast(native_dtype(given), native), dtype=native, meta=meta)
 
 
 def _cast_chunk(chunk: HostArray, dtype: str) -> HostArray:
@@ -116,8 +117,6 @@ def _cast_chunk(chunk: HostArray, dtype: str) -> HostArray:
 
 
 def check_cast(x: Array, dtype: str, /) -> Array:
-    if isinstance(x, InParts):
-        return x._replace(dtype=dtype, check=True)
     if isinstance(x, MaterializedArray):
         _host.check_cast(x.memory, dtype)
         return x
@@ -134,10 +133,6 @@ def materialize(x: Array, /) -> Array:
 
 def materialize_many(xs: list[Array], /) -> list[Array]:
     return [make_materialized(host) for host in compute_arrays(xs)]
-
-
-def in_parts(x: Array, /) -> Array:
-    return InParts(x)
 
 
 def fast_from_numpy(host: HostArray, /) -> Array | None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 from functools import partial
 from math import isnan
-from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any
 
 import dask
 import dask.array as da
@@ -22,10 +21,8 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.multiprocessing import get as processes_get
 from dask.threaded import get as threaded_get
 
-from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import Transfers
-from xbridge._host import memory as _host
-from xbridge._host.memory import check_castable, empty, fill, native_dtype
+from xbridge._host.memory import empty, fill, native_dtype
 from xbridge.backends import numpy as _numpy
 from xbridge.backends.dask._chunks import array_info, kind_of, unsupported_chunk
 from xbridge.errors import Chained, UnsupportedArrayError, XBridgeError, index_errors, of_caller
@@ -39,73 +36,36 @@ _of_caller = threading.local()
 """Holds, in a thread that converts for another one, the scheduler of that one and its options."""
 
 
-class InParts(NamedTuple):
-    """An array to be computed, with the cast that is applied to its chunks."""
-
-    array: Array
-    dtype: str | None = None
-    check: bool = False
-    """True if it is an error to lose a value in the cast."""
-
-    def action(self) -> str:
-        """Return the action that is not possible, for errors."""
-        info = array_info(self.array)
-        return f"compute a Dask array of {info.dtype} and shape {info.shape}"
-
-    def casts(self) -> bool:
-        """Return True if the chunks are cast to another dtype."""
-        return self.dtype not in (None, array_info(self.array).dtype)
-
-    def with_casts(self) -> Array:
-        """Return an array whose tasks cast the chunks."""
-        if not self.casts():
-            return self.array
-        given, to = native_dtype(array_info(self.array).dtype), native_dtype(str(self.dtype))
-        check = partial(_host.check_cast, dtype=str(self.dtype)) if self.check else None
-        cast, meta = make_chunk_cast(given, to, check), np.empty((0,) * self.array.ndim, to)
-        return da.map_blocks(cast, self.array, name=f"xbridge-{uuid4().hex}", dtype=to, meta=meta)
-
-
-def make_chunk_cast(
-    given: np.dtype[Any], to: np.dtype[Any], check: Callable[[HostArray], object] | None
-) -> Callable[[Any], Any]:
-    """Return a function that casts a chunk. It is pickled by value, so that workers need no xbridge.
-
-    Only if values are checked, xbridge has to be installed on the workers.
-    """
-    is_finite = to.name in DTYPES and DTYPES[to.name].is_finite
+def make_chunk_cast(given: np.dtype[Any], to: np.dtype[Any]) -> Callable[[Any], Any]:
+    """Return a function that casts a chunk. It is pickled by value, so that workers need no xbridge."""
 
     def cast(chunk: Any) -> Any:
-        # A chunk of another type or dtype than declared, or that would lose a value, is returned as it is, in
-        # a tuple. `_write` then refuses it.
+        # A chunk of another type or dtype than declared is returned as it is, and `_write` then refuses it.
         plain = type(chunk) in (np.ndarray, np.memmap, np.matrix) or isinstance(chunk, np.generic)
         if not plain or chunk.dtype.newbyteorder("=") != given:
-            return (chunk,)
-        if is_finite and not np.isfinite(chunk).all():  # ml_dtypes would make numbers of the others
-            return (chunk,)
-        try:
-            if check:
-                check(chunk)
-        except OverflowError:
-            return (chunk,)
+            return chunk
         with np.errstate(all="ignore"):
             return chunk.astype(to)
 
     return cast
 
 
-def compute_arrays(xs: list[Array | InParts]) -> list[HostArray]:
+def compute_arrays(xs: list[Array]) -> list[HostArray]:
     """Compute several arrays together. If a task fails, Dask does not tell of which array."""
-    parts = [x if isinstance(x, InParts) else InParts(x) for x in xs]
-    action = parts[0].action() if len(parts) == 1 else f"compute {len(parts)} Dask arrays together"
+    action = _action(xs[0]) if len(xs) == 1 else f"compute {len(xs)} Dask arrays together"
     try:
         with Chained(lambda error: of_caller(error, f"in a task, which xbridge ran to {action}")):
-            computed = _compute_chunks([x.with_casts() for x in parts])
+            computed = _compute_chunks(xs)
     except XBridgeError as error:
-        error.index = 0 if len(parts) == 1 else None  # a task of the user may have set another index
+        error.index = 0 if len(xs) == 1 else None  # a task of the user may have set another index
         raise
     computed.reverse()
-    return list(index_errors(_join(x, computed.pop()) for x in parts))
+    return list(index_errors(_join(x, computed.pop()) for x in xs))
+
+
+def _action(x: Array) -> str:
+    info = array_info(x)
+    return f"compute a Dask array of {info.dtype} and shape {info.shape}"
 
 
 def _compute_chunks(arrays: list[Array]) -> list[list[Any]]:
@@ -115,33 +75,26 @@ def _compute_chunks(arrays: list[Array]) -> list[list[Any]]:
     return [list(chunks) for chunks in compute_as_if_collection(da.Array, graph, keys, **options)]
 
 
-def _join(x: InParts, chunks: list[Any]) -> HostArray:
+def _join(x: Array, chunks: list[Any]) -> HostArray:
     """Write the chunks of an array into new memory. The list is emptied, so that each is released."""
-    dtype = array_info(x.array).dtype
-    lengths = tuple(_lengths(x.array, chunks))
-    joined = empty(tuple(map(sum, lengths)), native_dtype(x.dtype or dtype))
+    lengths = tuple(_lengths(x, chunks))
+    joined = empty(tuple(map(sum, lengths)), native_dtype(array_info(x).dtype))
     chunks.reverse()
     for place in slices_from_chunks(lengths):
         _write(x, joined[(..., *place)], chunks.pop())
     return joined
 
 
-def _write(x: InParts, part: HostArray, given: Any) -> None:
-    """Write a chunk; raise if it is not what was announced, or if its task has refused to cast it."""
-    dtype = array_info(x.array).dtype
-    refused = x.casts() and type(given) is tuple
-    chunk = given[0] if refused else given
-    came = dtype if refused else x.dtype or dtype
-    if unsupported_chunk(chunk) or (_numpy.array_info(chunk).dtype, chunk.shape) != (came, part.shape):
+def _write(x: Array, part: HostArray, chunk: Any) -> None:
+    """Write a chunk; raise if it is not what was announced."""
+    dtype = array_info(x).dtype
+    if unsupported_chunk(chunk) or (_numpy.array_info(chunk).dtype, chunk.shape) != (dtype, part.shape):
         shape = f" {chunk.dtype} of shape {chunk.shape}" if hasattr(chunk, "dtype") else ""
         raise UnsupportedArrayError.build(
-            x.action(),
+            _action(x),
             f"a chunk that was announced as numpy.ndarray {dtype} of shape {part.shape} "
             f"came as {kind_of(chunk)}{shape}",
         )
-    if refused:
-        check_castable(chunk, part.dtype)
-        _host.check_cast(chunk, str(x.dtype))  # one of them raises
     fill(part, chunk)
 
 
@@ -151,7 +104,7 @@ def _lengths(x: Array, chunks: list[Any]) -> Iterator[tuple[int, ...]]:
     for axis, known in enumerate(x.chunks):
         step //= len(known)
         firsts = [chunks[i * step] for i in range(len(known))]
-        shapes = [getattr(each[0] if type(each) is tuple else each, "shape", ()) for each in firsts]
+        shapes = [getattr(each, "shape", ()) for each in firsts]
         found = [shape[axis] if len(shape) == x.ndim else 0 for shape in shapes]
         yield tuple(m if isnan(n) else n for n, m in zip(known, found, strict=True))
 
