@@ -281,9 +281,8 @@ def test_record_summary__record_prints_its_summary() -> None:
 
 
 def test_record__is_shown_in_a_notebook() -> None:
-    """A notebook shows the summary, with the queues."""
+    """A notebook shows the summary."""
     seen = converted_on(2)
-    list(xbridge.prefetch([HOST], "numpy"))
     assert seen._repr_html_() == f"<pre>{escape(str(seen))}</pre>"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -115,60 +114,3 @@ def test_policy__warning_names_the_callers_line() -> None:
         list(ahead())
     assert {each.filename for each in caught} == {__file__}
     assert {each.lineno for each in caught} == {line_of(begin), line_of(ahead)}
-
-
-# -- the queue -------------------------------------------------------------------------------------
-
-
-def test_record__shows_the_queue_of_prefetch() -> None:
-    """`queues` has the depth, the number of batches and the time spent waiting."""
-    slow = Gate()
-
-    def batches() -> Iterator[object]:
-        yield np.zeros(1)
-        yield slow
-        yield np.zeros(3)
-
-    with record() as seen:
-        loop = iter(xbridge.prefetch(batches(), "numpy"))
-        next(loop)
-        assert slow.reading.wait(PATIENCE)
-        slow.opened.set()
-        assert len(next(loop)) == 2
-        assert len(list(loop)) == 1
-    (queue,) = seen.queues
-    assert (queue.file, queue.function) == (__file__, "test_record__shows_the_queue_of_prefetch")
-    assert (queue.depth, queue.batches) == (2, 3)
-    assert queue.waited > 0
-
-
-def test_record__counts_ready_batches() -> None:
-    """`ready` counts the converted batches at the time one is requested."""
-    loaded = threading.Event()
-
-    class Last(Gate):
-        """Whoever converts it has converted all before it."""
-
-        def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
-            loaded.set()
-            return super().__array__()
-
-    last = Last()
-    with record() as seen:
-        loop = iter(xbridge.prefetch([np.zeros(1), np.zeros(1), np.zeros(1), last], "numpy", depth=3))
-        next(loop)
-        before = seen.queues[0].ready
-        assert loaded.wait(PATIENCE)
-        next(loop)
-        assert seen.queues[0].ready - before == 2  # and the last one is under way
-        last.opened.set()
-        list(loop)
-
-
-def test_summary__ends_with_the_queues() -> None:
-    """The summary lists the queues last."""
-    with record() as seen:
-        list(ahead())
-    last = seen.summary().splitlines()[-1]
-    assert f"tests/transfer/test_watched.py:{line_of(ahead)}  prefetch  2 batches" in last
-    assert "of 2 ready  waited" in last

@@ -97,9 +97,6 @@ class Observer:
     def after(self, plan: Plan, caller: CallSite, seconds: float, source: Array, result: Array) -> None:
         """Observe a conversion after it has run, and the time that it took."""
 
-    def waited(self, caller: CallSite, depth: int, ready: int, seconds: float) -> None:
-        """Observe that the user took a batch from `prefetch`, and waited for it."""
-
 
 def call_untraced(
     fn: Callable[[Any, Backend, Options], T],

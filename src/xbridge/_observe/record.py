@@ -73,8 +73,17 @@ class RecordRow(NamedTuple):
 
     @property
     def where(self) -> str:
-        """Return file and line, with a relative path if the file is in the working directory or below."""
-        return _format_place(self)
+        """Return file and line, as a relative path if the file is in the working directory or below.
+
+        For a cell of a notebook, return its number, as in ``In [3]``.
+        """
+        shell = getattr(sys.modules.get("IPython"), "get_ipython", bool)()
+        cells = getattr(getattr(shell, "compile", None), "_filename_map", {})
+        if self.file in cells:
+            return f"In [{cells[self.file]}]:{self.line}"
+        path = Path(self.file)
+        path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        return f"{path}:{self.line}"
 
     @classmethod
     def of(cls, plan: Plan, caller: CallSite, seconds: float) -> Self:
@@ -92,26 +101,6 @@ class RecordRow(NamedTuple):
     def plus(self, other: RecordRow) -> RecordRow:
         """Return the sum of two rows."""
         return self._replace(**{word: getattr(self, word) + getattr(other, word) for word in _SUMMED})
-
-
-class QueueStats(NamedTuple):
-    """The state of the queue of a `prefetch` when the program took batches."""
-
-    file: str
-    line: int
-    function: str
-    depth: int
-    batches: int
-    ready: int
-    """The number of ready batches when the program asked for one, summed over all batches."""
-    waited: float
-    """Seconds in which the program waited for a batch that was not ready."""
-
-    def __str__(self) -> str:
-        """Return one line. If most batches were ready, the program takes longer than their conversion."""
-        full = f"{self.ready / self.batches:.2g} of {self.depth} ready"
-        waited = text.format_seconds(self.waited)
-        return f"{_format_place(self)}  prefetch  {self.batches:,} batches  {full}  waited {waited}"
 
 
 class _SharedResult(NamedTuple):
@@ -138,11 +127,10 @@ def _count_writes(x: Array) -> int | None:
 
 
 class _Counter(Observer):
-    """The observer of a record, which counts its rows and queues."""
+    """The observer of a record, which counts its rows."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str | int, ...], RecordRow] = {}
-        self._queues: dict[tuple[str, int, int], QueueStats] = {}
         self._shared: dict[int, _SharedResult] = {}
         self._lock = lock()
 
@@ -157,11 +145,6 @@ class _Counter(Observer):
         with self._lock:
             self._rows = dict(zip(self._rows, self.rows(), strict=True))
             self._shared = {}
-
-    def queues(self) -> list[QueueStats]:
-        """Return the queues, in the order of their first batch."""
-        with self._lock:
-            return list(self._queues.values())
 
     def after(self, plan: Plan, caller: CallSite, seconds: float, source: Array, result: Array) -> None:
         """Count a conversion that has run, and watch a result that shares memory with a tensor."""
@@ -184,23 +167,12 @@ class _Counter(Observer):
             self._rows[key] = row if known is None else known.plus(row)
         return key
 
-    def waited(self, caller: CallSite, depth: int, ready: int, seconds: float) -> None:
-        """Count a batch that the program took, the batches that were ready, and the time of the wait."""
-        key = (caller.f_code.co_filename, caller.f_lineno, depth)
-        with self._lock:
-            if key in self._queues or len(self._queues) < _MOST_ROWS:
-                fresh = QueueStats(*key[:2], caller.f_code.co_qualname, depth, 0, 0, 0.0)
-                old = self._queues.get(key, fresh)
-                totals = old.batches + 1, old.ready + ready, old.waited + seconds
-                self._queues[key] = QueueStats(*old[:4], *totals)
-
 
 class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     """Collect the conversions in a `with` block.
 
     `rows` has one row for each line of code, source and target. `summary()` returns them as a table, which
-    a notebook shows, and `to_json()` as a list. `queues` has one entry for each line with a `prefetch` from
-    which batches were taken.
+    a notebook shows, and `to_json()` as a list.
 
     Parameters
     ----------
@@ -253,11 +225,6 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         """Return the rows by line, source and target, the longest time first."""
         return tuple(sorted(self._counter.rows(), key=lambda row: row.seconds, reverse=True))
 
-    @property
-    def queues(self) -> tuple[QueueStats, ...]:
-        """Return the queue of each `prefetch`, the longest wait first."""
-        return tuple(sorted(self._counter.queues(), key=lambda queue: queue.waited, reverse=True))
-
     def summary(self, most: int = _ROWS_SHOWN) -> str:
         """Return the record as a table.
 
@@ -269,8 +236,7 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         Returns
         -------
         str
-            Calls, bytes copied, cast and moved between devices, time, and how to avoid them; then one line
-            for each queue.
+            Calls, bytes copied, cast and moved between devices, time, and how to avoid them.
 
         Examples
         --------
@@ -279,7 +245,7 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         >>> print(seen.summary())
         nothing was converted
         """
-        return "\n".join([*_table(self.rows, most), *map(str, self.queues)])
+        return "\n".join(_table(self.rows, most))
 
     def __repr__(self) -> str:
         rows = self.rows
@@ -342,20 +308,6 @@ def _table(rows: Sequence[RecordRow], most: int) -> list[str]:
 def _format_amounts(row: RecordRow) -> tuple[str, ...]:
     memory = map(text.format_bytes, (row.copied, row.cast, row.moved))
     return (f"{row.calls:,}", *memory, text.format_seconds(row.seconds))
-
-
-def _format_place(row: RecordRow | QueueStats) -> str:
-    """Return file and line, as a relative path if the file is in the working directory or below.
-
-    For a cell of a notebook, return its number, as in ``In [3]``.
-    """
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", bool)()
-    cells = getattr(getattr(shell, "compile", None), "_filename_map", {})
-    if row.file in cells:
-        return f"In [{cells[row.file]}]:{row.line}"
-    path = Path(row.file)
-    path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f"{path}:{row.line}"
 
 
 def _advise(plan: Plan) -> str:

@@ -17,7 +17,6 @@ from numbers import Real
 from operator import index
 from os import getpid
 from threading import TIMEOUT_MAX, get_ident
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.devices import CPU
@@ -26,7 +25,6 @@ from xbridge._core.locks import reset_in_child
 from xbridge._engine.execute import CallSite, find_call_site
 from xbridge._engine.source import refuse_order
 from xbridge._plan.options import CallOptions
-from xbridge._registry import registry
 from xbridge._transfer.threads import (
     attribute_calls,
     can_leave,
@@ -363,7 +361,7 @@ def _prefetch_batches(
         for _ in range(depth):
             ask()
         wait: Callable[[], object] | None = None
-        while given := _take_first(queue, by, depth):
+        while given := queue.popleft().result():
             ask(wait)
             yield given.pop()
             _refuse_in_forked_child(process, "convert batches ahead", "prefetch")
@@ -388,18 +386,6 @@ def _refuse_in_forked_child(process: int, what: str, hint: str) -> None:
     """Raise an error in a forked child, which lacks the threads of its parent."""
     if process != getpid():
         raise XBridgeError.build(what, "its threads are those of another process", f"{hint} in this process")
-
-
-def _take_first(queue: deque[Future[list[Any]]], by: CallSite, depth: int) -> list[Any]:
-    """Wait for the next batch, and notify observers. Return it in a list, which is empty at the end."""
-    if not registry.observers:
-        return queue.popleft().result()
-    ready, begin = sum(batch.done() for batch in queue), perf_counter()
-    given = queue.popleft().result()
-    if given:
-        for observer in registry.observers:
-            observer.waited(by, depth, ready, perf_counter() - begin)
-    return given
 
 
 def _load_next(
