@@ -181,7 +181,6 @@ CALLS = [
     "to_numpy(jax.random.key(0))",
     "to_backend(A, 'numpy', grad=True)",
     "prefetch({'x': A}, 'numpy')",
-    "to_numpy(lambda: A)",
     "to_torch(np.zeros((), [('float0', np.void, 0)]))",
     "transfer({'x': array.array('d', [1.0])}, 'numpy')",
     "to_torch(np.array(['2020', 'NaT'], 'M8[D]'))",

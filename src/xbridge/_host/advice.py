@@ -6,7 +6,6 @@ object there is none, and the message says only why it is refused.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -86,20 +85,9 @@ def hint_for_object(x: object) -> str:
         return _BY_ATTRIBUTE["__float__"]
     if issubclass(cls, (str, PurePath)):
         return _READERS.get(PurePath(x).suffix.lower(), "")  # type: ignore[arg-type] # it is one
-    if issubclass(cls, FUNCTIONS):
-        return "x()" if _needs_nothing(x) else ""
     if cls.__name__ == "PyCapsule" and '"dltensor' not in repr(x):  # of another protocol, or used up
         return ""
     return _hint_for_class(cls, _BY_NAME) or _hint_for_methods(cls)
-
-
-def _needs_nothing(function: Any) -> bool:
-    """Return True if a function says that it can be called without arguments."""
-    try:
-        inspect.signature(function).bind()
-    except (TypeError, ValueError):  # it needs some, or is in C and does not say
-        return False
-    return True
 
 
 def _hint_for_methods(cls: type) -> str:
