@@ -66,7 +66,6 @@ THREADS = (
     Row("y = xbridge.to_numpy(x, dtype='float32')", _stored("float32"), 1.15),
     Row("y = xbridge.to_backend(x, 'torch')", _stored("float64"), 1.15),
     Row("y = xbridge.to_backend(x, 'torch', dtype='float32')", _stored("float32"), 1.15),
-    Row("y = xbridge.to_backend(x, 'torch', dtype='default')", _stored("float32"), 1.15),
     Row("y = xbridge.tree.to_numpy([x[: n // 2], x[n // 2 :]], dtype='float32')", _stored("float32"), 1.15),
 )
 

@@ -8,29 +8,24 @@ are read-only, because tasks share them.
 
 from __future__ import annotations
 
+from itertools import product
 from operator import methodcaller
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import dask
 import dask.array as da
 import numpy as np
-from dask.array.core import normalize_chunks
+from dask.array.core import normalize_chunks, slices_from_chunks
 from dask.utils import parse_bytes
 
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import Fast, Gap, MemoryLayout
 from xbridge._host import memory as _host
-from xbridge._host.memory import check_castable, layout_of, native_dtype
+from xbridge._host.memory import layout_of, native_dtype
 from xbridge.backends import numpy as _numpy
-from xbridge.backends.dask._chunks import (
-    MaterializedArray,
-    make_materialized,
-    make_over_host,
-    one_chunk,
-    unsupported_chunk,
-)
-from xbridge.backends.dask._chunks import array_info as array_info
-from xbridge.backends.dask._compute import compute_arrays, make_chunk_cast
+from xbridge.backends.dask._compute import array_info as array_info
+from xbridge.backends.dask._compute import compute_arrays, make_chunk_cast, unsupported_chunk
 from xbridge.backends.dask._compute import transfers as transfers
 from xbridge.errors import FOREIGN_ERRORS, DTypeError, XBridgeError
 
@@ -53,6 +48,32 @@ assumes_immutable = True
 samples = "xbridge.testing.samples.dask"
 
 
+class _MaterializedArray(da.Array):  # type: ignore[misc] # Dask has no types
+    """A Dask array that has been computed: one chunk over `memory`."""
+
+    memory: HostArray
+
+
+def _make_over_host(host: HostArray, chunks: tuple[tuple[int, ...], ...], cls: type[Array]) -> Array:
+    """Return an array whose chunks are read-only views of host memory."""
+    shown = _host.as_readonly(host) if host.flags.writeable else host
+    label = f"xbridge-{uuid4().hex}"
+    keys = product((label,), *(range(len(sizes)) for sizes in chunks))
+    parts = [shown[(..., *where)] for where in slices_from_chunks(chunks)]
+    return cls(dict(zip(keys, parts, strict=True)), label, chunks, meta=shown)
+
+
+def _one_chunk(host: HostArray) -> tuple[tuple[int, ...], ...]:
+    """Return the chunk sizes of an array that is not divided."""
+    return tuple((n,) for n in host.shape)
+
+
+def _make_materialized(host: HostArray) -> Array:
+    done = _make_over_host(host, _one_chunk(host), _MaterializedArray)
+    done.memory = host
+    return done
+
+
 def to_numpy(x: Array, /) -> HostArray:
     host: HostArray = materialize(x).memory
     return host
@@ -60,8 +81,8 @@ def to_numpy(x: Array, /) -> HostArray:
 
 def from_numpy(host: HostArray, /) -> Array:
     if host.size < 2 or host.nbytes <= parse_bytes(dask.config.get("array.chunk-size")):
-        return make_over_host(host, one_chunk(host), da.Array)
-    return make_over_host(host, normalize_chunks("auto", host.shape, dtype=host.dtype), da.Array)
+        return _make_over_host(host, _one_chunk(host), da.Array)
+    return _make_over_host(host, normalize_chunks("auto", host.shape, dtype=host.dtype), da.Array)
 
 
 def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
@@ -69,7 +90,7 @@ def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
 
 
 def memory_layout(x: Array, /) -> MemoryLayout:
-    if isinstance(x, MaterializedArray):
+    if isinstance(x, _MaterializedArray):
         return layout_of(x.memory)
     return MemoryLayout.unallocated(x.shape, x.dtype.itemsize, writable=False)
 
@@ -95,15 +116,17 @@ def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
 
 
 def astype(x: Array, dtype: str, /) -> Array:
-    native, given = native_dtype(dtype), array_info(x).dtype
-    check_castable(np.empty(0, x.dtype), native)
-    # A trial, so that a cast that NumPy lacks fails now and not when a chunk is computed.
-    meta = _host.astype(np.empty((0,) * x.ndim, x.dtype), dtype)
-    if given not in DTYPES or DTYPES[dtype].is_finite:
-        return x.map_blocks(
-            _cast_chunk, dtype, dtype=native
-        )  # Dask would drop imaginary parts, as NumPy does
-    return x.map_blocks(make_chunk_cast(native_dtype(given), native), dtype=native, meta=meta)
+    _host.astype(np.empty(0, x.dtype), dtype)  # a trial: what NumPy cannot cast fails before it is computed
+    native = native_dtype(dtype)
+    if (
+        x.dtype.kind in "biufcV"
+        and not x.dtype.names
+        and not (native.kind == "V" and DTYPES[dtype].is_finite)
+    ):
+        cast = make_chunk_cast(x.dtype.newbyteorder("="), native)
+        meta = np.empty((0,) * x.ndim, native)
+        return x.map_blocks(cast, name=f"xbridge-{uuid4().hex}", dtype=native, meta=meta)
+    return x.map_blocks(_cast_chunk, dtype, dtype=native)  # Dask would drop imaginary parts, as NumPy does
 
 
 def _cast_chunk(chunk: HostArray, dtype: str) -> HostArray:
@@ -117,7 +140,7 @@ def _cast_chunk(chunk: HostArray, dtype: str) -> HostArray:
 
 
 def check_cast(x: Array, dtype: str, /) -> Array:
-    if isinstance(x, MaterializedArray):
+    if isinstance(x, _MaterializedArray):
         _host.check_cast(x.memory, dtype)
         return x
     raise DTypeError.build(
@@ -128,11 +151,11 @@ def check_cast(x: Array, dtype: str, /) -> Array:
 
 
 def materialize(x: Array, /) -> Array:
-    return x if isinstance(x, MaterializedArray) else materialize_many([x])[0]
+    return x if isinstance(x, _MaterializedArray) else materialize_many([x])[0]
 
 
 def materialize_many(xs: list[Array], /) -> list[Array]:
-    return [make_materialized(host) for host in compute_arrays(xs)]
+    return [_make_materialized(host) for host in compute_arrays(xs)]
 
 
 def fast_from_numpy(host: HostArray, /) -> Array | None:

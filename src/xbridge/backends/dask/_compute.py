@@ -1,7 +1,7 @@
-"""Compute Dask arrays: tasks cast the chunks, which are then checked, written into the result and released.
+"""Describe the chunks of Dask arrays, and compute them.
 
-The scheduler returns the chunks of all arrays, because Dask would join chunks of any type. The memory of a
-chunk is released as soon as it is written, so the peak is between once and twice the memory of the results.
+The scheduler returns the chunks of all arrays, because Dask would join chunks of any type. Each is checked,
+written into the result and released, so the peak is between once and twice the memory of the results.
 """
 
 from __future__ import annotations
@@ -21,11 +21,18 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.multiprocessing import get as processes_get
 from dask.threaded import get as threaded_get
 
-from xbridge._core.protocol import Transfers
+from xbridge._core.devices import CPU
+from xbridge._core.protocol import ArrayInfo, Transfers, Unsupported
 from xbridge._host.memory import empty, fill, native_dtype
 from xbridge.backends import numpy as _numpy
-from xbridge.backends.dask._chunks import array_info, kind_of, unsupported_chunk
-from xbridge.errors import Chained, UnsupportedArrayError, XBridgeError, index_errors, of_caller
+from xbridge.errors import (
+    Chained,
+    DTypeError,
+    UnsupportedArrayError,
+    XBridgeError,
+    index_errors,
+    of_caller,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,9 +47,8 @@ def make_chunk_cast(given: np.dtype[Any], to: np.dtype[Any]) -> Callable[[Any], 
     """Return a function that casts a chunk. It is pickled by value, so that workers need no xbridge."""
 
     def cast(chunk: Any) -> Any:
-        # A chunk of another type or dtype than declared is returned as it is, and `_write` then refuses it.
         plain = type(chunk) in (np.ndarray, np.memmap, np.matrix) or isinstance(chunk, np.generic)
-        if not plain or chunk.dtype.newbyteorder("=") != given:
+        if not plain or not np.can_cast(chunk.dtype, given):  # not what was announced: `_write` refuses it
             return chunk
         with np.errstate(all="ignore"):
             return chunk.astype(to)
@@ -107,6 +113,31 @@ def _lengths(x: Array, chunks: list[Any]) -> Iterator[tuple[int, ...]]:
         shapes = [getattr(each, "shape", ()) for each in firsts]
         found = [shape[axis] if len(shape) == x.ndim else 0 for shape in shapes]
         yield tuple(m if isnan(n) else n for n, m in zip(known, found, strict=True))
+
+
+def unsupported_chunk(chunk: object) -> Unsupported | None:
+    """Return why an array with chunks like this one cannot be converted; None if it can."""
+    if not isinstance(chunk, (np.ndarray, np.generic)):
+        return Unsupported(UnsupportedArrayError, f"its chunks are {kind_of(chunk)}", "")
+    refused = _numpy.unsupported(np.asanyarray(chunk), leaving=True)
+    if refused is None or refused.error is DTypeError:
+        return refused and refused._replace(hint=refused.hint.replace("x.tolist()", "x.compute().tolist()"))
+    if isinstance(chunk, np.ma.MaskedArray):  # whether this one masks something says nothing about the others
+        return refused._replace(reason="its mask would be lost", hint="dask.array.ma.filled(x, value)")
+    return refused._replace(hint="x.map_blocks(numpy.asarray)")
+
+
+def kind_of(chunk: object) -> str:
+    """Return the name of the type of a chunk, for errors."""
+    cls = type(chunk)
+    return f"{cls.__module__.partition('.')[0]}.{cls.__qualname__}"
+
+
+def array_info(x: Array, /) -> ArrayInfo:
+    """Return the properties of an array, computed or not."""
+    if isinstance(x.dtype, np.dtype):
+        return _numpy.array_info(np.empty(0, x.dtype))._replace(shape=x.shape)
+    return ArrayInfo(str(x.dtype).rpartition(".")[2], CPU, x.shape)
 
 
 def _options_now() -> dict[str, Any]:
