@@ -19,6 +19,7 @@ it needs are imported. `xbridge._registry.call_cache` has the tables.
 from __future__ import annotations
 
 from xbridge._core.entry_points import MISSING, after_lookup, entry_point, marked, plan_call, shorten
+from xbridge._core.literals import LITERALS
 from xbridge._core.tracing import none_in_traces
 from xbridge._registry.call_cache import (
     cache_version,
@@ -616,7 +617,14 @@ def asarray(  # noqa: PLR0913 -- the options of `to_backend`, and three of its o
     tensor([[1., 2.],
             [3., 4.]], requires_grad=True)
     """
-    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+    given = (like, device, dtype, copy, grad, requires_grad, order)
+    if type(obj) in LITERALS and not [option for option in given if option is not None]:
+        from xbridge._engine import literals  # noqa: PLC0415 -- it imports NumPy
+
+        y = literals.make_array(obj, backend)
+        if y is not None:
+            return y
+    from xbridge._engine import verbs  # noqa: PLC0415 -- as above
     from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
 
     options = CallOptions(

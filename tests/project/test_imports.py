@@ -59,6 +59,7 @@ JAX = "xbridge.to_numpy(j); xbridge.to_jax(a); xbridge.to_torch(j); xbridge.to_j
 USES = (
     (BEFORE, "import xbridge; xbridge.to_numpy(t)", 25),
     (f"{BEFORE}; j = jax.device_put(a)", f"import xbridge; {JAX}", 30),
+    (BEFORE, "import xbridge; xbridge.asarray([1.5, 2.5], backend='torch')", 30),
     (BEFORE, "import xbridge; xbridge.to_torch(a); xbridge.to_backend(t, 'numpy')", 25),
 )
 """What is done before, the first use of the package, and the most modules that it may load."""
@@ -77,5 +78,7 @@ def test_first_use__loads_few_modules() -> None:
         assert len(outside(names)) <= most, (use, len(outside(names)), names)
     moves = [f"xbridge.backends.torch._{part}" for part in ("transfer", "threads")]
     assert not set(moves) & set(found[-1])
+    rest = {"xbridge._engine.verbs", "xbridge._engine.convert", "xbridge._plan"}
+    assert not rest & set(found[-2])  # a list of numbers needs one module of the engine
     heavy = tuple(f"xbridge.{part}" for part in ENGINE)
     assert [name for name in found[-1] if name.startswith(heavy)] == []

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import UNNAMED, category, exact_integers, holds_every, is_inexact
 from xbridge._core.protocol import Array, Backend, HostArray
+from xbridge._engine import literals
 from xbridge._engine.convert import convert
-from xbridge._engine.repeat import Convert
+from xbridge._engine.literals import Filler
 from xbridge._engine.source import Source
 from xbridge._host import sequences
 from xbridge._host.advice import aim
@@ -18,13 +17,10 @@ from xbridge._host.sequences import Nest
 from xbridge._plan.options import find_converter
 from xbridge._plan.rules import chosen, destination
 from xbridge._plan.steps import Options
-from xbridge._registry.call_cache import resolve_on_call, unchanged
+from xbridge._registry.call_cache import resolve_on_call
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
 from xbridge.errors import CopyError, OptionError, UnsupportedArrayError, ValueLossError, with_article
-
-Filler = Callable[[tuple[int, ...], Any], Array | None]
-"""From the shape of nested lists and the items in them; or from () and a number."""
 
 
 def explicit_dtype(options: Options) -> str | None:
@@ -64,42 +60,13 @@ def read_numbers(nest: Nest, floating: str | None, target: Backend, options: Opt
 
 
 def number_filler(kinds: frozenset[type], target: Backend | None, options: Options) -> Filler:
-    """Return the function that makes an array of Python numbers of these types, or returns None.
-
-    It declines integers that would be rounded, or wrapped, without an error.
-    """
-    host, named = get(HOST), explicit_dtype(options)
-    own = target or host
-    make = sequences.array_of(kinds)
-    finish: Convert = unchanged
-    # NumPy's dtypes of Python numbers are its default dtypes. If the first array decides, the options were
-    # checked for the library of another list.
-    if own is not host or named or options.requires_grad or options.device not in (None, CPU):
-        finish = resolve_on_call(partial(find_converter, _options_of_numbers(options), own.name))
-    find_limits: Callable[[], tuple[int, int]] | None = None
-    if kinds <= {bool, int}:
-        if named and category(named) == "int" and named != "int64":
-            find_limits = partial(exact_integers, named)
-    elif int in kinds:
-        floating = "float64" if named or own is host else None
-
-        def limits_of_floats() -> tuple[int, int]:
-            # A default dtype may change between calls. Of the next integer, others are rounded to it.
-            most = exact_integers(floating or own.default_dtype("float", CPU))[1] - 1
-            return -most, most
-
-        find_limits = limits_of_floats
-
-    if find_limits is None and finish is unchanged:
-        return make
-
-    def fill(shape: tuple[int, ...], numbers: Any) -> Array | None:
-        if find_limits and not sequences.are_between(numbers if shape else (numbers,), *find_limits()):
-            return None
-        made = make(shape, numbers)
-        return made if made is None or finish is unchanged else finish(made)
-
-    return fill
+    """Return the function that makes an array of Python numbers of these types, or returns None."""
+    own, named = target or get(HOST), explicit_dtype(options)
+    is_plain = options._replace(dtype=named, device=None) == Options() and options.device in (None, CPU)
+    if is_plain and "host" not in own.gaps:
+        return literals.number_filler(kinds, own)
+    finish = resolve_on_call(partial(find_converter, _options_of_numbers(options), own.name))
+    return literals.number_filler(kinds, own, named, finish)
 
 
 def refuse_overflow(numbers: HostArray, dtype: str, target: Backend, device: Device) -> None:

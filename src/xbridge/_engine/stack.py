@@ -19,10 +19,11 @@ from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, is_numer
 from xbridge._core.literals import NUMBERS
 from xbridge._core.protocol import Array, ArrayInfo, Backend, HostArray
 from xbridge._core.tracing import none_in_traces
+from xbridge._engine import literals
 from xbridge._engine.convert import convert, convert_all, each, in_groups, refuse_unsupported
 from xbridge._engine.execute import call_untraced, is_observed, run
+from xbridge._engine.literals import Filler
 from xbridge._engine.numbers import (
-    Filler,
     explicit_dtype,
     from_numbers,
     number_filler,
@@ -437,44 +438,15 @@ def choose_converter(source: Source) -> tuple[Callable[..., Array], Any, list[Ba
 def literal_converter(cls: type, target: Backend | None, options: Options) -> Convert:
     """Return the function that converts numbers, or lists, of a type as similar ones were, or returns None.
 
-    Without a target, the first array decides, and numbers become NumPy's. What is done with a list depends on
-    the types of its items, so that is decided once for a set of types.
+    Without a target, the first array decides, and numbers become NumPy's.
     """
     if options.copy is False or options.order:
         return decline
-    if cls in NUMBERS:
-        return partial(number_filler(frozenset((cls,)), target, options), ())
-    if cls is not list and cls is not tuple:  # a class may hide its items
-        return decline
-    fillers: dict[object, Filler] = {}
-
-    def convert_list(x: Any) -> Array | None:
-        items = [*x]  # another thread may change a list meanwhile
-        shape: tuple[int, ...] = (len(items),)
-        kinds = sequences.types_of(items)
-        fill = fillers.get(kinds)
-        if fill is not None:  # a flat list of one type, which needs no more
-            return fill(shape, items)
-        if sequences.are_sequences(kinds):
-            try:
-                shape, items, kinds = sequences.flatten_rows(items, items, kinds, *shape)
-            except XBridgeError:  # the plan raises it with a hint
-                return None
-        first = type(next(iter(items), None))  # it may decide
-        key = (kinds, first) if len(kinds) > 1 else kinds
-        fill = fillers.get(key)
-        if fill is None:
-            fill = _find_filler(kinds, first, target, options)
-            if fill is None:
-                return None
-            fillers[key] = fill
-        return fill(shape, items)
-
-    return convert_list
+    return literals.literal_converter(cls, partial(_find_filler, target=target, options=options))
 
 
 def _find_filler(
-    kinds: frozenset[type], first: type, target: Backend | None, options: Options
+    kinds: frozenset[type], first: type, *, target: Backend | None, options: Options
 ) -> Filler | None:
     """Return the function that makes one array of items of these types without a plan for each, or None."""
     if kinds.issubset(NUMBERS):

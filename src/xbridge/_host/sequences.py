@@ -157,10 +157,11 @@ def read_numbers(
     return _fold(host, nest.shape)
 
 
-def array_of(kinds: frozenset[type]) -> Callable[[tuple[int, ...], Nested], HostArray | None]:
+def array_of(kinds: frozenset[type]) -> tuple[Callable[[tuple[int, ...], Nested], HostArray | None], str]:
     """Return the function that makes a host array of a shape, and of Python numbers of these types.
 
-    It returns None for an integer that NumPy's default dtype of integers does not hold.
+    It returns None for an integer that NumPy's default dtype of integers does not hold. The second result is
+    the dtype of the array.
     """
     array, dtype = np.array, np.array([kind() for kind in kinds]).dtype  # NumPy is faster if it has the dtype
 
@@ -171,7 +172,7 @@ def array_of(kinds: frozenset[type]) -> Callable[[tuple[int, ...], Nested], Host
             return None
         return _fold(host, shape) if len(shape) > 1 else host
 
-    return make
+    return make, dtype.name
 
 
 def _fold(host: HostArray, shape: tuple[int, ...]) -> HostArray:
