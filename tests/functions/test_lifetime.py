@@ -13,8 +13,8 @@ import pytest
 from crossed import X, aligned, in_library, same, slope, value, wide
 from fresh import forked
 
-from xbridge.functions.function import functions
 from xbridge.functions.programs import programs
+from xbridge.functions.run import functions
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")

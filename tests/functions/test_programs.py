@@ -14,9 +14,9 @@ from crossed import X, aligned, curve, in_library, same, slope, value, wide
 
 from xbridge import OptionError
 from xbridge.functions import programs
-from xbridge.functions.function import Function
 from xbridge.functions.inputs import PLAIN
 from xbridge.functions.rules import Definition
+from xbridge.functions.run import Function
 from xbridge.functions.treedef import flatten
 
 torch = pytest.importorskip("torch")

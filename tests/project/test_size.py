@@ -19,7 +19,7 @@ LIMITS = {
     "_transfer": 650,
     "backends": 3_480,
     "files": 2_560,
-    "functions": 4_630,
+    "functions": 4_590,
     "testing": 10_290,
     "tree": 1_360,
 }

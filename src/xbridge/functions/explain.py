@@ -36,5 +36,4 @@ class CallPlan(NamedTuple):
         return "\n".join(table(facts))
 
     def _repr_html_(self) -> str:
-        """Return the facts for a notebook."""
         return f"<pre>{escape(str(self))}</pre>"

@@ -290,7 +290,6 @@ class _Derivative(_Given):
 
 
 def _missing_derivative_error(of: _Given, kind: str) -> GradientError:
-    """Return the error for a derivative that the user did not give."""
     if of.call.library != HOST:
         reason = f"it is a function of {of.call.library}, for which xbridge has no derivatives"
         return no_derivative_error(of.name, reason, "x.detach(), or the same function of NumPy with vjp=f")

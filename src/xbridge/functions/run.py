@@ -1,4 +1,4 @@
-"""Run calls of aligned functions: directly, or embedded in a graph or transform of another library.
+"""Aligned functions, and their calls: direct ones, or embedded in a graph or transform of another library.
 
 The first tracked array, which requires grad or is traced, decides where results go; without one, the first
 array does. Its library is called the array library. If no array is tracked, the function just runs on
@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import inspect
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from uuid import uuid4
+from weakref import WeakValueDictionary
 
 import xbridge
 from xbridge import Device, asarray, to_backend
@@ -30,7 +33,6 @@ from xbridge.extend import (
     tracing,
 )
 from xbridge.functions.explain import CallPlan
-from xbridge.functions.function import latest_traceable, program_key
 from xbridge.functions.inputs import (
     PLAIN,
     convert_inputs,
@@ -38,9 +40,18 @@ from xbridge.functions.inputs import (
     import_exporter,
     must_copy,
     protect_host,
+    read_array_parameters,
 )
-from xbridge.functions.libraries import functions_of
-from xbridge.functions.rules import flatten_result, latest, mask_inexact, sharded_call_error
+from xbridge.functions.libraries import functions_of, rule_of
+from xbridge.functions.programs import Program
+from xbridge.functions.rules import (
+    Call,
+    flatten_result,
+    get_or_make,
+    latest,
+    mask_inexact,
+    sharded_call_error,
+)
 from xbridge.functions.treedef import (
     ARRAY,
     LEAVES,
@@ -50,20 +61,110 @@ from xbridge.functions.treedef import (
     flatten,
     has_arrays,
     leaf_paths,
+    traceable,
     unflatten,
+    with_constants,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from xbridge.functions.function import Function
-    from xbridge.functions.rules import DerivableFunction
+    from xbridge.functions.rules import Definition, DerivableFunction
     from xbridge.functions.treedef import TreeDef
     from xbridge.protocol import Array, Backend
 
 
 SHARDED = Device("sharded")
 """The device of an array that is on several devices."""
+
+
+functions: WeakValueDictionary[str, Function] = WeakValueDictionary()
+"""The functions in use, by key, because a compiler can keep a string in a program and not the object."""
+
+
+@dataclass(eq=False)
+class Function:
+    """A function that `aligned` wraps, with its options, its declarations, and its rules by treedef."""
+
+    fn: Callable[..., Any]
+    name: str
+    backend: str | None
+    options: Options
+    given: Definition
+    arrays: object = None
+
+    def __post_init__(self) -> None:
+        self.named = read_array_parameters(self.arrays, self.fn, self.name)
+        self.rules: dict[Any, DerivableFunction] = {}
+        self.programs: list[Program] = []
+        """The calls in compiled programs, which live as long as the function."""
+        self.key = f"{self.name}#{uuid4().hex}"
+        functions[self.key] = self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle what the user gave, without rules and compiled code."""
+        return Function, (self.fn, self.name, self.backend, self.options, self.given, self.arrays)
+
+    @property
+    def dtype(self) -> str | dict[str, str] | None:
+        """The dtype that the user names, or maps from those of the arrays."""
+        return self.options.dtype or dict(self.options.by_dtype) or None
+
+    def order_keywords(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return keyword arguments in the order of the parameters.
+
+        A declared derivative returns gradients in this order, and `signature` lists arrays in it.
+        """
+        if len(kwargs) < 2 or self.given[:3] == (None, None, None):
+            return kwargs
+        with suppress(TypeError, ValueError):  # a function in C may have no signature
+            names = inspect.signature(self.fn).parameters
+            kwargs = {**{name: kwargs[name] for name in names if name in kwargs}, **kwargs}
+        return kwargs
+
+    def rule(self, library: str, array_library: str, treedef: TreeDef) -> DerivableFunction:
+        """Return the rule for calls of a structure, whose results go to the library `array_library`."""
+        find_modes = functions_of(get_backend(library)).modes
+        modes = find_modes and find_modes()
+        key = (library, array_library, treedef, modes)
+        try:
+            found = self.rules.get(key)
+        except TypeError as error:
+            raise OptionError.build(
+                f"call {self.name}",
+                f"an argument that is not an array has no hash: {error}",
+                "a tuple or a frozenset instead, or an array",
+            ) from error
+        if found is not None and found.is_outdated:
+            self.rules.pop(key, None)
+
+        def make() -> DerivableFunction:
+            return rule_of(Call(self.name, self.fn, self.options, self.given, *key))
+
+        return get_or_make(self.rules, key, make)
+
+    def explain(self, /, *args: Any, **kwargs: Any) -> CallPlan:
+        """Return what a call with these arguments would do, without running it."""
+        read = _read_inputs(self, args, kwargs)
+        if not read.arrays:
+            raise OptionError.build(
+                f"explain a call of {self.name}", "no argument is an array", "explain(f, x)"
+            )
+        array_library, library, options = read.array_library, read.library, self.options
+        plans: dict[str, Any] = {}
+        for path, x in zip(argument_paths(read.treedef), read.arrays, strict=True):
+            plans[path] = xbridge.explain(
+                x,
+                library.name,
+                device=options.device,
+                dtype=self.dtype,
+                copy=must_copy(x, library, options) or options.copy,
+                grad=options.grad,
+                order=options.order,
+            )
+        names = library.name, array_library.name
+        derivative = self.rule(*names, read.treedef).report()
+        return CallPlan(self.name, *names, _is_embedded(self, read), plans, derivative)
 
 
 def wrap_function(function: Function) -> Callable[..., Any]:
@@ -85,7 +186,6 @@ def wrap_function(function: Function) -> Callable[..., Any]:
             raise
 
     vars(call)["__xbridge__"] = function
-    function.explain = partial(explain, function)
     if not hasattr(fn, "__qualname__"):  # a callable object
         call.__qualname__, call.__name__ = function.name, function.name.rpartition(".")[2]
     return call
@@ -122,30 +222,6 @@ def _call_planned(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
     if read.arrays and _is_cacheable(function) and not is_lazy:
         _cache_call(function, read, version)
     return result
-
-
-def explain(function: Function, /, *args: Any, **kwargs: Any) -> CallPlan:
-    """Return what a call with these arguments would do, without running it."""
-    read = _read_inputs(function, args, kwargs)
-    if not read.arrays:
-        raise OptionError.build(
-            f"explain a call of {function.name}", "no argument is an array", "explain(f, x)"
-        )
-    array_library, library, options = read.array_library, read.library, function.options
-    plans: dict[str, Any] = {}
-    for path, x in zip(argument_paths(read.treedef), read.arrays, strict=True):
-        plans[path] = xbridge.explain(
-            x,
-            library.name,
-            device=options.device,
-            dtype=function.dtype,
-            copy=must_copy(x, library, options) or options.copy,
-            grad=options.grad,
-            order=options.order,
-        )
-    names = library.name, array_library.name
-    derivative = function.rule(*names, read.treedef).report()
-    return CallPlan(function.name, *names, _is_embedded(function, read), plans, derivative)
 
 
 # -- the arguments -------------------------------------------------------------------------------------------
@@ -274,6 +350,31 @@ def _run_embedded(function: Function, read: CallInputs) -> Any:
     return _restore_result(function, result, array_library.name, None, restored) if restored else result
 
 
+@tracing.constant_in_traces
+def program_key(function: str, traced: TreeDef, library: str, array_library: str, *objects: object) -> str:
+    """Return a key that stands for a call in a compiled program. `objects` are its constants."""
+    own = functions[function]
+    traceable(traced)  # raises for a packed sequence, whose lengths stay as they are
+
+    def find(ints: Sequence[int], floats: Sequence[float]) -> DerivableFunction:
+        constants: dict[str, Iterator[Any]] = {
+            "int": map(int, ints),
+            "float": map(float, floats),
+            "object": iter(objects),
+        }
+        return own.rule(library, array_library, with_constants(traced, constants))
+
+    program = Program(own.name, find)
+    own.programs.append(program)
+    return program.key
+
+
+@tracing.constant_in_traces
+def latest_traceable() -> TreeDef:
+    """Return the latest treedef, of containers that a compiler can make."""
+    return traceable(latest.treedef)
+
+
 def _run_rule(rule: DerivableFunction, xs: list[Array], *, refuses_cut: bool = False) -> Any:
     """Run a rule on arrays of the array library, and build the result."""
     array_library = get_backend(rule.call.array_library)
@@ -397,7 +498,6 @@ def _restore_result(
 
 
 def _result_options(function: Function, device: Device | None) -> Options:
-    """Return the options with which results go back to a device."""
     # A function of the caller's library may have a graph of its own, such as that of a module's weights.
     grad = "detach" if function.options.grad == "detach" else None
     return Options(device, function.given.narrowing, grad=grad)

@@ -133,7 +133,6 @@ def identify(x: Any) -> str | bytes | int | None:
 
 
 def _hidden_arrays_error(what: str, hint: str = "a tuple or a dict of them") -> UnsupportedArrayError:
-    """Return the error for arrays in an object that cannot be built again with other arrays."""
     reason = "it cannot be made again with other arrays"
     return UnsupportedArrayError.build(f"convert the arrays in {what}", reason, hint)
 
@@ -153,7 +152,6 @@ def _refuse_hidden(x: Any, *, of_any_class: bool) -> None:
 
 
 def _has_arrays_inside(x: Any) -> bool:
-    """Return True if a tree of the items of a set, a mapping or a namespace has arrays."""
     items = vars(x) if isinstance(x, SimpleNamespace) else dict(x) if isinstance(x, Mapping) else list(x)
     return has_arrays(flatten(items, [], []))
 
@@ -342,7 +340,6 @@ def _refuse_changed(cls: type) -> None:
 
 @tracing.constant_in_traces
 def _refuse_in_traces(cls: type) -> None:
-    """Raise for arrays in a container that compiled code cannot rebuild."""
     raise _hidden_arrays_error(f"{with_article(cls.__name__)} in compiled code")
 
 
@@ -397,7 +394,6 @@ def children_of(treedef: TreeDef) -> tuple[TreeDef, ...]:
 
 
 def _map_leaves(fn: Callable[[TreeDef], TreeDef], treedef: TreeDef) -> TreeDef:
-    """Return a structure with other leaves."""
     if isinstance(treedef, str) or treedef[0] == "=":
         return fn(treedef)
     return (*treedef[:2], *[_map_leaves(fn, child) for child in treedef[2:]])

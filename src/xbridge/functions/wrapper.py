@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from xbridge import asarray, backend_of, device_of, known_backends
 from xbridge.errors import OptionError, shown, with_article
 from xbridge.extend import HOST, check_options, entry_points, get_backend, is_inexact
-from xbridge.functions.function import Function
 from xbridge.functions.numpy import FORMS
 from xbridge.functions.rules import Definition, UserDerivative, async_result_error
-from xbridge.functions.run import wrap_function
+from xbridge.functions.run import Function, wrap_function
 from xbridge.functions.signature import parse_signature
 
 if TYPE_CHECKING:
@@ -153,11 +152,6 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     >>> sine(x).sum().backward()
     >>> x.grad
     tensor([1., 1.])
-    >>> @aligned(backend="torch", arrays=("x", "weights"))
-    ... def mean(x, weights, names):
-    ...     return dict(zip(names, (x * weights).mean(0)))
-    >>> mean(torch.ones(3, 2), [1, 2], ["a", "b"])
-    {'a': tensor(1.), 'b': tensor(2.)}
     """
     options = check_options((), device=device, dtype=dtype, copy=copy, grad=grad, order=order)
     library = backend if backend is None or backend in known_backends() else get_backend(backend).name

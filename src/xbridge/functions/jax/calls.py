@@ -216,7 +216,6 @@ def _zero_tangent(y: Any) -> Any:
 
 
 def _mask_with_tangent(xs: Arrays, tangents: Arrays) -> Mask:
-    """Return the mask of the inputs with a tangent."""
     kinds = mask_inexact(_specs(map(jax.typeof, xs)))
     return tuple(kind and not isinstance(t, private.Zero) for t, kind in zip(tangents, kinds, strict=True))
 

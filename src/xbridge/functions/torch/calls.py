@@ -109,10 +109,6 @@ def _save_for_derivatives(ctx: Any, rule: DerivableFunction | Program, ts: Tenso
     return kept
 
 
-def _backward(ctx: Any, *cotangents: torch.Tensor) -> tuple[Any, ...]:
-    return None, *_pull_back(ctx, ctx.needs_input_grad[1:], cotangents, apply)
-
-
 def _pull_back(
     ctx: Any, needs: Sequence[bool], cotangents: Tensors, run: Callable[[Any, list[torch.Tensor]], Tensors]
 ) -> list[Any]:
@@ -135,7 +131,9 @@ class _Function(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.save_for_forward(*_save_for_derivatives(ctx, inputs[0], inputs[1:], output))
 
-    backward = staticmethod(_backward)
+    @staticmethod
+    def backward(ctx: Any, *cotangents: torch.Tensor) -> tuple[Any, ...]:
+        return None, *_pull_back(ctx, ctx.needs_input_grad[1:], cotangents, apply)
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:

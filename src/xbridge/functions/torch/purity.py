@@ -323,7 +323,6 @@ class _ListDetector(TorchFunctionMode):
 
 # -- arguments of operations ---------------------------------------------------------------------------------
 def _written_arguments(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """Return the arguments that an operation writes to."""
     if not func._schema.is_mutable:
         return []
     declared = {argument.name: argument.alias_info for argument in func._schema.arguments}
