@@ -11,7 +11,7 @@ import pytest
 
 LIMITS = {
     "_core": 1_610,
-    "_engine": 2_260,
+    "_engine": 2_290,
     "_host": 2_080,
     "_observe": 670,
     "_plan": 1_220,
@@ -25,7 +25,7 @@ LIMITS = {
 }
 """The most lines of each folder of the package."""
 
-ALL = 33_580
+ALL = 33_610
 """The most lines of all."""
 
 

@@ -11,14 +11,15 @@ import itertools
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache, partial
+from math import isfinite
 from types import NoneType
 from typing import Any, NamedTuple, TypeVar
 
 from xbridge._core.devices import CPU, SHARDED, Device
-from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, is_numeric
+from xbridge._core.dtypes import DTYPES, UNNAMED, category, exact_integers, is_inexact, is_numeric
 from xbridge._core.literals import NUMBERS
 from xbridge._core.protocol import Array, ArrayInfo, Backend, HostArray
-from xbridge._core.tracing import none_in_traces
+from xbridge._core.tracing import constant_in_traces, is_traced, none_in_traces
 from xbridge._engine import literals
 from xbridge._engine.convert import convert, convert_all, each, in_groups, refuse_unsupported
 from xbridge._engine.execute import call_untraced, is_observed, run
@@ -34,7 +35,7 @@ from xbridge._engine.numbers import (
 from xbridge._engine.repeat import Convert, compose, convert_by_type, importer, is_global
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._host import sequences
-from xbridge._host.sequences import Nest
+from xbridge._host.sequences import Nest, are_between
 from xbridge._plan.options import find_converter
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination, refuse_unreadable
@@ -77,8 +78,34 @@ def from_arrays(nest: Nest, target: Backend, options: Options) -> Array:
     version, options = cache_version(), options._replace(copy=None)
     y = _stack_at_once(nest, target, options)
     if y is None:
+        nest = _without_numbers(nest, target, options.dtype) if is_traced() else nest
         (y,) = convert_all([_stack_each(nest, target, options)], target, options, version)
     return y
+
+
+def _without_numbers(nest: Nest, target: Backend, named: str | None) -> Nest:
+    """Replace the numbers beside arrays of one dtype by such arrays, which a compiler can follow."""
+    numbers = tuple(leaf for leaf in nest.leaves if type(leaf) in NUMBERS)
+    arrays = [leaf for leaf in nest.leaves if type(leaf) not in NUMBERS]
+    if not numbers or any(backend_for(type(x)) is not target or tuple(x.shape) for x in arrays):
+        return nest
+    dtype, *others = _unique(map(target.dtype_of, arrays))
+    if others or named not in (None, dtype) or not _are_kept(numbers, dtype, target.name):
+        return nest
+    full_like = target.namespace(arrays[0]).full_like
+    return nest._replace(leaves=[full_like(arrays[0], x) if type(x) in NUMBERS else x for x in nest.leaves])
+
+
+@constant_in_traces
+def _are_kept(numbers: tuple[complex, ...], dtype: str, target: str) -> bool:
+    """Return True if numbers get the dtype of the arrays beside them, and are far from its limits."""
+    promote = get(target).promote
+    if promote is None or promote([dtype], [*numbers]) != dtype or not DTYPES[dtype].rounds_as_numpy:
+        return False
+    most = 1 << (15 if dtype == "float16" else 127)
+    # The compiler cannot write a complex number that is not finite.
+    small = (type(n) is int or abs(n) < most or (type(n) is float and not isfinite(n)) for n in numbers)
+    return are_between(numbers, *exact_integers(dtype)) and all(small)
 
 
 @none_in_traces

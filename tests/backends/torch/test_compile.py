@@ -49,6 +49,7 @@ WITHIN: dict[str, Callable[[Tensor], Tensor]] = {
     "like": lambda x: xbridge.asarray(x * 2, like=x, dtype="float64"),
     "align": lambda x: xbridge.align(x * 2, x, 3.0)[0],
     "nested lists": lambda x: xbridge.asarray([[x, x], [x * 2, x]]),
+    "nested lists with numbers": lambda x: xbridge.asarray([[2.5, x[0]], [x[1] * 2, 1]], dtype="float32"),
     "a tree with text": lambda x: xbridge.tree.to_torch({"x": x, "a": "b"}, dtype="float64")["x"],
     "questions": lambda x: x * 2 if (xbridge.dtype_of(x), xbridge.device_of(x)) == ("float32", "cpu") else x,
 }
@@ -66,6 +67,53 @@ def test_compile__torch_to_torch_is_one_graph() -> None:
         assert compiled.dtype == eager.dtype, name
         assert compiled.tolist() == eager.tolist(), name
         assert compiled.requires_grad == eager.requires_grad, name
+
+
+BESIDE: dict[str, list[complex]] = {
+    "bool": [True, False],
+    "uint8": [True, 255],
+    "int64": [-3, 2**53 + 1],
+    "float16": [0.1, 3e4],
+    "bfloat16": [True, -3, 0.1, 1.0019531250001],
+    "float32": [0.1, -0.0, 1e38, float("-inf"), float("nan")],
+    "complex64": [3, 0.1, float("inf"), 0.1j],
+}
+"""Numbers that are rounded to the dtype of the tensors beside them."""
+
+
+@pytest.mark.slow
+def test_compile__list_of_tensors_and_numbers_is_one_graph() -> None:
+    """Numbers beside tensors are rounded as in eager code, without a graph break."""
+
+    def program(x: Tensor) -> list[Tensor]:
+        cast = [(x.to(getattr(torch, dtype)), numbers) for dtype, numbers in BESIDE.items()]
+        return [xbridge.asarray([y[0], *numbers, y[1]]) for y, numbers in cast]
+
+    x = torch.arange(2.0)
+    made = torch.compile(program, fullgraph=True, backend="eager")(x)
+    for dtype, compiled, eager in zip(BESIDE, made, program(x), strict=True):
+        assert str(compiled.dtype) == str(eager.dtype) == f"torch.{dtype}"
+        assert str(compiled.tolist()) == str(eager.tolist()), dtype
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [3.40282356e38, 1e300, 2**24 + 1, complex(0.1, float("inf"))])
+def test_compile__number_at_the_limits_of_a_dtype_is_what_it_is_in_eager_code(number: complex) -> None:
+    """A number that may not fit breaks the graph: it is rounded, or raises the error of eager code."""
+
+    def call(x: Tensor) -> Tensor:
+        made: Tensor = xbridge.asarray([x[0], number])
+        return made
+
+    dtype = torch.complex64 if isinstance(number, complex) else torch.float32
+
+    def outcome(fn: Callable[[Tensor], Tensor]) -> object:
+        try:
+            return fn(torch.ones(1, dtype=dtype)).tolist()
+        except xbridge.ValueLossError as error:
+            return error.reason
+
+    assert outcome(torch.compile(call, backend="eager")) == outcome(call)
 
 
 SCALAR = np.float64(2.5)
