@@ -421,8 +421,8 @@ WHOLE: dict[str, Call] = {
     "scalar": lambda x: xbridge.to_backend(x[0], "torch", dtype="float32"),
     "like": lambda x: xbridge.asarray(x, like=torch.ones(1), copy=True),
     "align": lambda x: xbridge.align(torch.ones(1), x, copy=True)[1],
-    "number": lambda x: xbridge.asarray(float(x[0]), backend="torch"),
-    "list": lambda x: xbridge.asarray(x.tolist(), backend="torch"),
+    "number": lambda x: xbridge.asarray(float(x[0]), backend="torch", dtype="float32"),
+    "list": lambda x: xbridge.asarray(x.tolist(), backend="torch", dtype="float32"),
     "arrays": lambda x: xbridge.asarray([x, np.ones(2, "i8")], backend="torch"),
 }
 

@@ -261,10 +261,10 @@ def _compile_pending(plan: Plan) -> Convert | None:
     if "materialize" not in ops:
         return None
     at = ops.index("to_numpy") + 1
-    own = [_decline_on_error(_bind(getattr(step.module, step.op), step.args)) for step in plan.steps[:at]]
-    own[ops.index("materialize")] = _decline_on_error(partial(_materialize_pending, conversion.source))
+    own = [_bind(getattr(step.module, step.op), step.args) for step in plan.steps[:at]]
+    own[ops.index("materialize")] = partial(_materialize_pending, conversion.source)
     finish = _compile_on_host(plan.steps[at:], conversion.target, native_dtype(conversion.info.dtype))
-    return finish and _chain([*own, finish])
+    return finish and compose(_decline_on_error(_chain(own)), finish)
 
 
 def _materialize_pending(backend: Backend, x: Array) -> Array | None:
@@ -399,6 +399,8 @@ def _chain(calls: list[Convert]) -> Convert:
 
 def compose(first: Convert, finish: Convert, other: Convert = decline) -> Convert:
     """Return the function that calls `first`, then `finish`, or `other` if `first` declines."""
+    if first is decline:
+        return other
     if finish is unchanged:
         return first if other is decline else try_in_order(first, other)
 

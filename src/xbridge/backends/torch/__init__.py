@@ -457,11 +457,11 @@ def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:  # noqa: PLR0911
         # are copied. `forc` means dense in C or Fortran order, and `carray` is both, in C order. Other
         # strides take longer to check: `torch.from_numpy` refuses negative ones, and elements that share
         # memory must not become writable.
-        if host.flags.carray and host.dtype in DTYPE_OF:  # as most arrays are
+        flags = host.flags
+        if flags.carray and host.dtype in DTYPE_OF:  # as most arrays are
             return _from_numpy(host)
         if host.dtype not in DTYPE_OF:
             return _bits_from_numpy(host)
-        flags = host.flags
         shared = flags.behaved and (flags.forc or _has_accepted_strides(host))
         return _from_numpy(host if shared else _host.copy(host))
     except TypeError:  # an integer by its other C name, `ulonglong`
