@@ -128,7 +128,6 @@ def _read_otherwise(x: Any, *, must_share: bool) -> HostArray:
 def unreadable_error(
     x: object, reason: str, hint: str = "", error: type[XBridgeError] = UnsupportedArrayError
 ) -> XBridgeError:
-    """Return the error for an exporter whose memory cannot be read."""
     return error.build(f"read {type_of(x)}", reason, hint)
 
 
@@ -213,7 +212,6 @@ def _hint_for_objects(x: Any, host: HostArray) -> str:
 
 
 def check_export(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
-    """Raise if an object exports another dtype or shape than it has."""
     shape = _shape(x)
     if shape is None and getattr(x, "shape", ()) is None:  # no data; an older NumPy makes a zero of it
         raise unreadable_error(x, f"its shape is None, and it exports {exported}")

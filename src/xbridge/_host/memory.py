@@ -108,7 +108,6 @@ def copy(host: HostArray, order: Literal["C", "K"] = "K") -> HostArray:
 
 
 def as_c_order(host: HostArray) -> HostArray:
-    """Return an array whose elements are in C order: the same one, or a copy."""
     return host if host.flags.c_contiguous else copy(host, "C")
 
 
@@ -188,7 +187,6 @@ def _is_finite(dtype: np.dtype[Any]) -> bool:
 
 
 def not_finite_error(source: object, dtype: object) -> DTypeError:
-    """Return the error for NaN or infinity that is cast to a dtype with numbers alone."""
     return DTypeError.build(f"cast {source} to {dtype}", f"{dtype} has neither NaN nor infinity")
 
 
@@ -418,7 +416,6 @@ def raw_view(layout: MemoryLayout, owner: object = None) -> HostArray:
 
 
 def layout_of(host: HostArray) -> MemoryLayout:
-    """Return the layout of an array in host memory."""
     flags = host.flags
     address = int(host.__array_interface__["data"][0])
     return MemoryLayout(address, host.shape, host.strides, host.itemsize, flags.writeable, flags.aligned)

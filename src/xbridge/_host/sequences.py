@@ -52,14 +52,12 @@ class Nest(NamedTuple):
     kinds: frozenset[type]
 
     def array_types(self) -> list[type]:
-        """Return the types of the arrays."""
         own = [kind for kind in dict.fromkeys(map(type, self.leaves)) if not is_literal_type(kind)]
         inner = [leaf.array_types() for leaf in self.leaves if type(leaf) is Nest]
         return [*own, *chain.from_iterable(inner)]
 
 
 def is_literal(x: object) -> bool:
-    """Return True if `x` is a number or a sequence and not an array."""
     return is_literal_type(type(x))
 
 
@@ -122,7 +120,6 @@ def _flatten(x: Nested, items: list[Any], kinds: frozenset[type], shape: list[in
 
 
 def types_of(items: Sequence[Any]) -> frozenset[type]:
-    """Return the types of items."""
     kind = type(items[0]) if items else None
     for item in items:  # a third of the time of `set(map(type, items))`
         if type(item) is not kind:
@@ -186,7 +183,6 @@ def _fold(host: HostArray, shape: tuple[int, ...]) -> HostArray:
 
 
 def are_between(numbers: Iterable[Any], first: int, last: int) -> bool:
-    """Return True if all integers among numbers are in a range."""
     for n in numbers:  # noqa: SIM110 -- `all` with a generator takes half as long again
         if type(n) is int and not first <= n <= last:
             return False

@@ -54,7 +54,6 @@ class _PandasAdapter(Adapter):
         return np.asarray(column.astype("float64")), True
 
     def table(self, x: Any) -> list[tuple[object, Any]] | None:
-        """Return the columns of a data frame, or the levels of an index."""
         if isinstance(x, pd.MultiIndex):
             labels = [f"level_{i}" if name is None else name for i, name in enumerate(x.names)]
             return [(label, x.get_level_values(i)) for i, label in enumerate(labels)]
@@ -69,7 +68,6 @@ class _PandasAdapter(Adapter):
         return [dtype.subtype] if isinstance(dtype, pd.SparseDtype) else []
 
     def is_flat(self, column: Any) -> bool:
-        """Return True for a series, an index or an array, unless Arrow nests its values."""
         if not isinstance(column, _COLUMNS):
             return False
         return not isinstance(column.dtype, pd.ArrowDtype) or column.dtype.type not in (list, dict)
@@ -89,7 +87,6 @@ class _PandasAdapter(Adapter):
         return adapter_for(values).count_missing(values)
 
     def numbers_hint(self, x: Any) -> str | None:
-        """Return the columns of real numbers of a data frame."""
         if not isinstance(x, pd.DataFrame) or not x.columns.is_unique:
             return None
         numbers = [label for label, column in x.items() if column.dtype.kind in "biuf"]
@@ -97,7 +94,6 @@ class _PandasAdapter(Adapter):
         return hint_for_labels("x[{}].astype('float64')", numbers) if is_plain else None
 
     def codes_hint(self, x: Any) -> str | None:
-        """Return the call that reads the codes of categories, or the integers of times."""
         dtype = getattr(x, "dtype", None)
         hint = "x.astype('int64')" if isinstance(dtype, pd.PeriodDtype) else super().codes_hint(x)
         if isinstance(dtype, pd.CategoricalDtype):

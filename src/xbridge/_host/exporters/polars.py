@@ -30,7 +30,6 @@ class _PolarsAdapter(Adapter):
         return x.to_numpy(), has_nulls
 
     def table(self, x: Any) -> list[tuple[object, Any]] | None:
-        """Return the columns of a data frame."""
         return [(column.name, column) for column in x.get_columns()] if isinstance(x, pl.DataFrame) else None
 
     def value_dtypes(self, dtype: Any) -> list[object]:
@@ -42,7 +41,6 @@ class _PolarsAdapter(Adapter):
         return [dtype.categories.dtype] if isinstance(dtype, pl.Enum) else []
 
     def is_flat(self, column: Any) -> bool:
-        """Return True for a series without nested values."""
         return isinstance(column, pl.Series) and not column.dtype.is_nested()
 
     def count_missing(self, column: Any) -> int:
@@ -50,14 +48,12 @@ class _PolarsAdapter(Adapter):
         return _count_nulls(column) if isinstance(column, pl.Series) else 0
 
     def numbers_hint(self, x: Any) -> str | None:
-        """Return the call that selects the numeric columns of a frame."""
         if not isinstance(x, pl.DataFrame):
             return None
         names = [name for name, kind in x.schema.items() if kind.is_numeric() or kind == pl.Boolean]
         return hint_for_labels("x.select({})", names)
 
     def codes_hint(self, x: Any) -> str | None:
-        """Return the call that reads the codes of categories, or the integers of times."""
         kind = x.dtype if isinstance(x, pl.Series) else pl.Null()
         if not (kind.is_temporal() or kind in (pl.Categorical, pl.Enum)):
             return None

@@ -44,7 +44,6 @@ class _ArrowAdapter(Adapter):
         return np.asarray(x), has_nulls
 
     def table(self, x: Any) -> list[tuple[object, Any]] | None:
-        """Return the columns of a table."""
         return list(zip(x.schema.names, x.columns, strict=True)) if isinstance(x, _TABLES) else None
 
     def value_dtypes(self, dtype: Any) -> list[object]:
@@ -54,7 +53,6 @@ class _ArrowAdapter(Adapter):
         return [dtype.value_type] if isinstance(dtype, (pa.DictionaryType, *_NESTED)) else []
 
     def is_flat(self, column: Any) -> bool:
-        """Return True for an array without nested values."""
         return isinstance(column, _COLUMNS) and not isinstance(column.type, (pa.StructType, *_NESTED))
 
     def count_missing(self, column: Any) -> int:

@@ -128,13 +128,11 @@ def unsupported_chunk(chunk: object) -> Unsupported | None:
 
 
 def kind_of(chunk: object) -> str:
-    """Return the name of the type of a chunk, for errors."""
     cls = type(chunk)
     return f"{cls.__module__.partition('.')[0]}.{cls.__qualname__}"
 
 
 def array_info(x: Array, /) -> ArrayInfo:
-    """Return the properties of an array, computed or not."""
     if isinstance(x.dtype, np.dtype):
         return _numpy.array_info(np.empty(0, x.dtype))._replace(shape=x.shape)
     return ArrayInfo(str(x.dtype).rpartition(".")[2], CPU, x.shape)

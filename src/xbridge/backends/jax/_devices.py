@@ -96,7 +96,6 @@ def _name_several(sharding: Sharding) -> Device:
 
 @cache
 def name_device(device: jax.Device) -> Device:
-    """Return the name of one of JAX's devices."""
     kind, index = device.platform, device.local_hardware_id
     if kind == "gpu":
         kind = "rocm" if "rocm" in device.client.platform_version else "cuda"
@@ -104,6 +103,5 @@ def name_device(device: jax.Device) -> Device:
 
 
 def is_c_order(x: Array) -> bool:
-    """Return True if the memory of an array is in C order."""
     order: tuple[int, ...] = x.format.layout.major_to_minor
     return order == tuple(range(x.ndim))

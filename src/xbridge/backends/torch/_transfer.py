@@ -295,7 +295,6 @@ class _Pack(NamedTuple):
     starts: list[int]
 
     def size(self) -> int:
-        """Return the bytes of the pack."""
         return self.starts[-1] + self.nbytes[-1]
 
 
@@ -433,7 +432,6 @@ class _Half:
             self.arriving = None
 
     def fetch(self, host: HostArray, there: torch.Tensor) -> None:
-        """Queue the copy of a piece from the device."""
         self.buffer[: len(host)].copy_(there, non_blocking=True)
         self.arriving = host
 

@@ -109,13 +109,11 @@ def may_require_grad(x: torch.Tensor) -> bool:
 
 
 def is_leaf(x: torch.Tensor, /) -> bool:
-    """Return True if a tensor requires grad and its graph begins with it."""
     with _private.without_subclass():
         return x.requires_grad and x.is_leaf
 
 
 def is_dual(x: torch.Tensor) -> bool:
-    """Return True if a tensor has a tangent of forward-mode differentiation."""
     if dual_levels._current_level < 0:
         return False
     try:
