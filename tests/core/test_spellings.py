@@ -199,13 +199,11 @@ FOREIGN = "a result is in the byte order of this machine"
 DTYPES_MISTAKEN: dict[str, tuple[str, str]] = {
     # no dtype of another width is suggested
     **dict.fromkeys(("f16", "c32", "g", "i4,i4", "int128", "float128"), (NOT_NAMED, "")),
-    **dict.fromkeys(("<class 'numpy.float32", "numpy.float32'>"), (NOT_NAMED, "")),
-    **dict.fromkeys((".float32", "numpy.", "<class ''>"), (NOT_NAMED, "")),
+    **dict.fromkeys(("numpy.", "<class 'numpy.float32", "<class ''>"), (NOT_NAMED, "")),
+    **dict.fromkeys((".float32", "numpy.float32'>"), (NOT_NAMED, "dtype='float32'")),
     **dict.fromkeys(("O", "U", "S5", "V8", "M8[s]", "<m8", "object"), (NOT_NAMED, "")),
     **{word: (FOREIGN, f"dtype={np.dtype(word).name!r}") for word in (">f4", ">i8", ">c16")},
-    "float3": (NOT_NAMED, "dtype='float32'"),
-    "complex1": (NOT_NAMED, "dtype='complex128'"),
-    "uint": (NOT_NAMED, "dtype='uint64'"),
+    **dict.fromkeys(("float3", "uint", "double", "fp32", "tf32"), (NOT_NAMED, "")),
     "flaot32": (NOT_NAMED, "dtype='float32'"),
     "Float32": (NOT_NAMED, "dtype='float32'"),
     "u64": (NOT_NAMED, "dtype='uint64'"),
@@ -217,12 +215,12 @@ DTYPES_MISTAKEN: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("word", DTYPES_MISTAKEN)
 def test_to_numpy__dtype_that_is_near_to_one_gets_that_one(word: str) -> None:
-    """A mistaken dtype gets the one that is near to it, or those that begin so, and no guess else."""
+    """A mistaken dtype gets the one that is near to it, and no guess else."""
     reason, hint = DTYPES_MISTAKEN[word]
     with pytest.raises(xbridge.DTypeError) as caught:
         xbridge.to_numpy(A, dtype=word)
     assert caught.value.reason == reason
-    assert caught.value.hint.startswith(hint)
+    assert caught.value.hint == hint
 
 
 # -- devices -------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from numbers import Integral
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
@@ -15,7 +14,7 @@ from xbridge._core.protocol import Backend
 from xbridge._core.tracing import constant_in_traces, traced_as
 from xbridge._core.wording import option_of, text_of
 from xbridge._host.exporters import is_of_library, names_of
-from xbridge._host.memory import dtype_of_code, native_dtype
+from xbridge._host.memory import dtype_of_code
 from xbridge._plan.steps import Options
 from xbridge._registry.call_cache import decline, lookup, lookup_direct, try_in_order
 from xbridge._registry.registry import backends_for_object, get, is_root
@@ -254,25 +253,11 @@ def _unknown_dtype_error(dtype: object) -> XBridgeError:
     word = names_of(dtype)[0] if is_of_library(dtype) else str(getattr(dtype, "__name__", word))
     if word in INDEX:
         return _option_error("dtype", dtype, "it is a backend", f"asarray(x, backend={word!r})")
-    word = re.sub(r"^fp(?=\d)", "float", word.casefold())
-    if coded is None and word.isidentifier() and isinstance(dtype, (str, type)):  # others have other names
-        word = _name_of_c_dtype(word)
-    begun = [name for name in DTYPES if name.startswith(word)] if isinstance(dtype, str) else []
-    # A mistyped name is expected to have the right width at least.
+    # A mistyped name is expected to have the right width at least. No dtype has the values of tf32.
     alike = [name for name in (*DTYPES, *UNNAMED) if _digits(name) == _digits(word)]
-    near = get_close_matches(word, alike) if coded is None and word != "tf32" else []
-    near = near or (begun if len(begun) == 1 else [])
-    hint = f"dtype={near[0]!r}" if near else f"one of {', '.join(map(repr, begun))}" if begun else ""
+    near = get_close_matches(word.casefold(), alike) if coded is None and word != "tf32" else []
     reason = "it is neither a canonical name, such as 'float32', nor a library's native dtype"
-    return _option_error("dtype", dtype, reason, hint)
-
-
-@constant_in_traces
-def _name_of_c_dtype(word: str) -> str:
-    """Return NumPy's name of a dtype of C, such as `double`; any other word as it is."""
-    with suppress(TypeError, XBridgeError):
-        return native_dtype(word).name
-    return word
+    return _option_error("dtype", dtype, reason, f"dtype={near[0]!r}" if near else "")
 
 
 def _digits(word: str) -> list[str]:
