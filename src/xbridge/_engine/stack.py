@@ -39,7 +39,7 @@ from xbridge._host.sequences import Nest, are_between
 from xbridge._plan.options import find_converter
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination, refuse_unreadable
-from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
+from xbridge._plan.steps import Conversion, Options, Plan, Step
 from xbridge._registry.call_cache import cache_version, decline, direct, resolve_on_call, unchanged
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
@@ -189,13 +189,6 @@ def _describe_elements(nest: Nest, target: Backend, options: Options) -> list[_E
         else:
             given.append(resolve_source(leaf))
     sources = [import_for(source, target, options) for source in given]
-    # Arrays of another library whose shapes have to be computed become host arrays, all together.
-    unknown = [i for i, x in enumerate(sources) if x.backend is not target and not is_known(x.info().shape)]
-    computed = []
-    if unknown:
-        computed = convert_all([sources[i] for i in unknown], get(HOST), Options(), cache_version())
-    for i, host in zip(unknown, computed, strict=True):
-        sources[i] = Source(host, get(HOST))
     return [
         _Element(source, source.info(), is_weak, leaf.is_scalar())
         for source, leaf, is_weak in zip(sources, given, weak, strict=True)

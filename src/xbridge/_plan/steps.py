@@ -340,11 +340,6 @@ def nbytes_of(shape: tuple[int, ...], dtype: str) -> int | None:
     return _size(shape, DTYPES[dtype].itemsize) if dtype in DTYPES else None
 
 
-def is_known(shape: tuple[int, ...]) -> bool:
-    """Return True if the length of every axis is known before the array is computed."""
-    return not any(isinstance(n, float) for n in shape)
-
-
 def _description(end: ArrayEndpoint) -> str:
     return f"{end.backend} {end.dtype} {end.shape} on {end.device}"
 
@@ -366,7 +361,8 @@ def _format_bytes(number: int | None) -> str:
 
 
 def _size(shape: tuple[int, ...], itemsize: int) -> int | None:
-    return prod(shape) * itemsize if is_known(shape) else None
+    is_known = not any(isinstance(n, float) for n in shape)  # an unknown length is NaN
+    return prod(shape) * itemsize if is_known else None
 
 
 def in_words(source: Backend, info: ArrayInfo, target: Backend) -> str:

@@ -139,7 +139,9 @@ LEAVING: dict[str, Callable[[Array], Any]] = {
 @pytest.mark.parametrize("way", LEAVING)
 @pytest.mark.parametrize("unknown", [False, True])
 def test_to_numpy__computes_once(x: Array, way: str, unknown: bool) -> None:
-    """Every way out of Dask computes each chunk once, of known sizes or not."""
+    """Every way out of Dask computes each chunk once, of known sizes or not, but in a list beside others."""
+    if unknown and way == "mixed list":
+        pytest.skip("refused")
     assert list(LEAVING[way](x[x > 0] if unknown else x)) == VALUES
     assert runs == [(3,), (3,)]
 
@@ -211,13 +213,14 @@ def test_to_backend__unknown_sizes_arrive_as_computed(cut: str, target: str) -> 
 
 
 def test_asarray__unknown_sizes_are_not_shared_or_ragged(x: Array) -> None:
-    """Unknown sizes are refused with `copy=False` and in a list of different lengths."""
+    """Unknown sizes are refused with `copy=False`, and in a list beside others."""
     with pytest.raises(xbridge.CopyError, match="still to be computed"):
         xbridge.to_numpy(x[x > 2], copy=False)
     assert runs == []
-    with pytest.raises(xbridge.OptionError, match=r"it holds shapes \(4,\), \(3,\)"):
-        xbridge.asarray([x[x > 2], x[x > 3]], backend="numpy")
-    assert len(runs) == 2  # both, together
+    for other in (x[x > 3], np.ones(3)):
+        with pytest.raises(xbridge.OptionError, match=r"it holds shapes \(.*nan.*\)"):
+            xbridge.asarray([other, x[x > 2]], backend="numpy")
+    assert runs == []
 
 
 @pytest.mark.parametrize("others", [[], [np.ones(6)]])
