@@ -162,13 +162,13 @@ class ValueLossError(XBridgeError, OverflowError):
     def narrowing(cls, dtype: str, narrower: str, *, cure: str | None = None) -> Self:
         """Build the error for a value that `narrower` cannot hold.
 
-        `cure` is the hint for a target that lacks `dtype`.
+        `cure` is the hint for a target that lacks `dtype`, if any.
         """
         action, reason = f"cast {dtype} to {narrower} without loss", f"a value does not fit {narrower}"
         hint = f"naming one: dtype={dtype!r} or dtype={narrower!r}"
-        if cure is not None and "dtype=" in cure:
+        if cure == "":
             hint = f"naming it: dtype={narrower!r}"
-        elif cure is not None:
+        elif cure:
             reason, hint = f"{reason}, and dtype={narrower!r} would change it", cure
         return cls.build(action, reason, hint)
 

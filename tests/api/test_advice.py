@@ -412,6 +412,7 @@ ELSEWHERE = {
         "without={}",
     ],
     "observe/test_policy.py": ["transfers=raise", "policy({}='allow') around it"],
+    "plan/test_complex.py": ["to_numpy(x).real"],
     "tree/test_classes.py": ["{{}}"],
 }
 """Hints that a call here cannot be given, by the tests in an environment of their own that follow them."""

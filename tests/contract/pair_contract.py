@@ -205,7 +205,7 @@ def _lacking(asked: Asked) -> tuple[str, ...]:
     """What to type where there is no such dtype, or no such cast."""
     given, dtype = asked.given, asked.dtype
     if category(given) == "complex" and category(dtype) in ("int", "float"):
-        return ("x.real" if hasattr(asked.sample.array, "real") else "array_namespace(x).real(x)",)
+        return ("x.real" if hasattr(asked.sample.array, "real") else "to_numpy(x).real",)
     if not has(asked.target, dtype, asked.device):
         return ("dtype='nearest'" if asked.options.get("dtype") is None else "dtype=",)
     if given != dtype and cast(asked) is None:

@@ -7,22 +7,7 @@ from math import frexp
 import numpy as np
 import pytest
 
-from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype, holds_every, nearest
-
-
-@pytest.mark.parametrize(
-    ("word", "hint"),
-    [
-        ("float8_e8m0fnu", "dtype='float32'"),
-        ("longdouble", "dtype='float64'"),
-        ("clongdouble", "dtype='complex128'"),
-        ("int4", "dtype='float32'"),
-        ("int1", ""),
-    ],
-)
-def test_instead__suggests_a_dtype(word: str, hint: str) -> None:
-    """A dtype that is missing in a library has a suggested replacement."""
-    assert hint_for_missing_dtype(word) == hint
+from xbridge._core.dtypes import DTYPES, holds_every, nearest
 
 
 @pytest.mark.parametrize(

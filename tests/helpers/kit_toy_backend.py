@@ -10,7 +10,6 @@ from kit_toy import LIBRARY_DTYPES, PLACES, Spot, Stone, Tile
 from kit_toy import namespace as xp
 
 from xbridge._core.devices import CPU, Device
-from xbridge._core.dtypes import hint_for_missing_dtype
 from xbridge._host import memory as _host
 from xbridge._host.memory import layout_of
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
@@ -95,7 +94,7 @@ def dtype_name(dtype: object, /) -> str | None:
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype in LIBRARY_DTYPES:
         return None
-    return Unsupported(DTypeError, f"there are no tiles of {dtype}", hint_for_missing_dtype(dtype))
+    return Unsupported(DTypeError, f"there are no tiles of {dtype}", "")
 
 
 def default_dtype(category: str, device: Device, /) -> str:

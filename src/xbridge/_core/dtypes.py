@@ -98,15 +98,6 @@ _NUMERIC = {
 A long double has the width and digits of its largest form; on some machines it has fewer.
 """
 
-_INSTEAD = {
-    "longdouble": "float64",
-    "clongdouble": "complex128",
-    "complex32": "complex64",
-    "bcomplex32": "complex64",
-    "complex64": "complex128",
-    "complex128": "complex64",
-}
-
 _PYTHON: dict[object, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 
 
@@ -137,12 +128,6 @@ def keeps_complex(name: str) -> bool:
     A cast to bool tests whether the number is zero, and an object dtype keeps the number.
     """
     return category(name) == "complex" or name in ("bool", "object")
-
-
-def hint_for_missing_dtype(name: str) -> str:
-    """Return a hint for a dtype that a target does not have; "" if no other has its values."""
-    near = _INSTEAD.get(name, "float32" if name in DTYPES else "")
-    return f"dtype={near!r}" if near else ""
 
 
 def exact_integers(name: str) -> tuple[int, int]:

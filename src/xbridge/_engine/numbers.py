@@ -79,7 +79,7 @@ def refuse_overflow(numbers: HostArray, dtype: str, target: Backend, device: Dev
         hint, lacks = f"dtype={wide!r}", target.unsupported_dtype(given, device)
         if lacks and not _fits(numbers, wide):
             reason = f"{reason}, and {lacks.reason}"
-            hint = "" if "dtype=" in lacks.hint else f"{lacks.hint} first"
+            hint = lacks.hint and f"{lacks.hint} first"
         elif not holds_every(dtype, wide):  # such as uint64, beside a negative number
             hint = f"{hint}, which wraps what does not fit"
         raise ValueLossError.build(f"make {with_article(dtype)} array of this list", reason, hint)

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from xbridge._core.devices import CPU, SHARDED, Device
-from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype, holds_every, is_numeric
+from xbridge._core.dtypes import DTYPES, category, holds_every, is_numeric
 from xbridge._core.protocol import Array, Backend, HostArray
 from xbridge._core.tracing import none_in_traces
 from xbridge._engine.convert import convert, each, in_groups, plan, refuse_unsupported
@@ -237,7 +237,7 @@ def _list_values(source: Source, host: Backend, options: Options) -> Any:
         refuse_unsupported(source, host, leaving=True)
         listed = convert(source, host, options._replace(dtype=cast))
     if listed is None or host.array_info(listed).dtype not in DTYPES:
-        hint = f"to_numpy(x, {hint_for_missing_dtype(dtype)}).tolist()"
+        hint = f"to_numpy(x, dtype={'complex128' if category(dtype) == 'complex' else 'float64'!r}).tolist()"
         raise DTypeError.build(f"list an array of {dtype}", "Python has no such numbers", hint)
     return listed.tolist()
 

@@ -220,7 +220,9 @@ def _choose_conversion(source: Backend, target: Backend, info: ArrayInfo, option
         raise absent_device_error(target.name, device, target.devices(), conversion.asked())
     if category(info.dtype) == "complex" and not keeps_complex(dtype):
         why = f"a cast from {info.dtype} to {dtype} drops the imaginary part"
-        raise DTypeError.build(conversion.asked(), why, _real_part_expression(source, info.dtype))
+        hint = "x.real" if all(hasattr(cls, "real") for cls in source.array_types) else "to_numpy(x).real"
+        hint = hint if info.dtype in DTYPES else ""  # of others, libraries may lack the real part
+        raise DTypeError.build(conversion.asked(), why, hint)
     changes = (device, dtype) != (info.device, info.dtype)
     if source is not target or (changes and dtype in DTYPES):
         _refuse_dtype(conversion, target.unsupported_dtype(dtype, device))
@@ -228,15 +230,6 @@ def _choose_conversion(source: Backend, target: Backend, info: ArrayInfo, option
         why = f"grad='keep' was asked, and no gradient flows through {dtype}"
         raise GradientError.build(conversion.asked(), why, "grad=None")
     return conversion
-
-
-def _real_part_expression(source: Backend, dtype: str) -> str:
-    """Return the expression that the user can type for the real part of an array `x`."""
-    if source.host_only and dtype in ("complex32", "bcomplex32"):  # NumPy's `real` does not know them
-        return "asarray(x, dtype='complex64').real"
-    if all(hasattr(cls, "real") for cls in source.array_types):
-        return "x.real"
-    return "to_numpy(x).real" if "namespace" in source.gaps else "array_namespace(x).real(x)"
 
 
 def _refuse_dtype(conversion: Conversion, lacks: Unsupported | None) -> None:
@@ -249,12 +242,9 @@ def _refuse_dtype(conversion: Conversion, lacks: Unsupported | None) -> None:
         hint = lacks.hint
         if conversion.target.unsupported_dtype(near, conversion.device) is None:
             dtype = f"dtype={near if named else 'nearest'!r}"
-            if conversion.options.unsafe:  # `unsafe_share` takes no options
+            hint = f"{dtype}, or {lacks.hint}" if lacks.hint and not strange else dtype
+            if conversion.options.copy is False:  # any cast is a copy, and `unsafe_share` takes no options
                 hint = f"to_backend(x, {conversion.target.name!r}, {dtype})"
-            elif conversion.options.copy is False:  # any cast is a copy
-                hint = f"{dtype}, copy=None"
-            else:
-                hint = ", or ".join(dict.fromkeys(filter(None, [dtype, "" if strange else lacks.hint])))
         raise lacks.error.build(conversion.asked(), lacks.reason, hint)
 
 

@@ -15,7 +15,7 @@ import array_api_strict
 import numpy as np
 
 from xbridge._core.devices import CPU, Device
-from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype
+from xbridge._core.dtypes import DTYPES, category
 from xbridge._core.protocol import Array, ArrayInfo, Fast, Gap, HostArray, MemoryLayout, Unsupported
 from xbridge._host.memory import layout_of
 from xbridge.errors import DTypeError
@@ -65,11 +65,11 @@ def dtype_name(dtype: object, /) -> str | None:
 
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype not in _NATIVE:
-        return Unsupported(DTypeError, f"array_api_strict has no {dtype}", hint_for_missing_dtype(dtype))
+        return Unsupported(DTypeError, f"array_api_strict has no {dtype}", "")
     try:
         array_api_strict.empty(0, dtype=_NATIVE[dtype], device=_DEVICES[device])
     except ValueError:
-        return Unsupported(DTypeError, f"its device {device} has no {dtype}", hint_for_missing_dtype(dtype))
+        return Unsupported(DTypeError, f"its device {device} has no {dtype}", "")
     return None
 
 

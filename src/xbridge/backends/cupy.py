@@ -16,7 +16,7 @@ import cupy
 import numpy as np
 
 from xbridge._core.devices import CPU, Device, absent_device_error, device_named
-from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype
+from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import (
     Array,
     ArrayFn,
@@ -150,11 +150,7 @@ def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
 
 
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
-    return (
-        None
-        if dtype in _NATIVE
-        else Unsupported(DTypeError, f"CuPy has no {dtype}", hint_for_missing_dtype(dtype))
-    )
+    return None if dtype in _NATIVE else Unsupported(DTypeError, f"CuPy has no {dtype}", "")
 
 
 def astype(x: Array, dtype: str, /) -> Array:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype, holds_every
+from xbridge._core.dtypes import DTYPES, category, holds_every
 from xbridge._core.protocol import ArrayInfo, Fast, Gap, Unsupported
 from xbridge._host import memory as _host
 from xbridge._host.memory import NATIVE, cast_silently, check_castable, layout_of, native_dtype
@@ -195,7 +195,7 @@ def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if found is None or (
         dtype not in DTYPES and (found.num >= _FIRST_FOREIGN_NUM or found.kind not in "biufcmM")
     ):
-        return Unsupported(DTypeError, f"NumPy has no {dtype}", hint_for_missing_dtype(dtype))
+        return Unsupported(DTypeError, f"NumPy has no {dtype}", "")
     return None
 
 

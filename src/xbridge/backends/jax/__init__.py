@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from xbridge._core.devices import CPU, SHARDED, Device, absent_device_error, device_named, is_of_kind
-from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype, is_inexact
+from xbridge._core.dtypes import DTYPES, category, is_inexact
 from xbridge._core.protocol import (
     Array,
     ArrayFn,
@@ -57,7 +57,6 @@ _NATIVE = {
 }
 _NAMES = {dtype: word for word, dtype in _NATIVE.items()}
 _WITHOUT_X64 = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
-_WIDEST = {"longdouble": "float64", "clongdouble": "complex128"}
 _BYTES = [word for word in _NATIVE if not DTYPES[word].is_packed]
 """The dtypes of whole bytes, which JAX has in memory as NumPy does."""
 _SMALL = [_NATIVE[word] for word in _BYTES if DTYPES[word].kind == "float" and DTYPES[word].bits < 32]
@@ -193,8 +192,7 @@ def dtype_name(dtype: object, /) -> str | None:
 
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype not in _NATIVE:
-        hint = hint_for_missing_dtype(dtype if _is_x64_enabled() else _WIDEST.get(dtype, dtype))
-        return Unsupported(DTypeError, f"JAX has no {dtype}", hint)
+        return Unsupported(DTypeError, f"JAX has no {dtype}", "")
     if dtype in _WITHOUT_X64 and not _is_x64_enabled():
         hint = "jax.config.update('jax_enable_x64', True)"
         return Unsupported(DTypeError, f"JAX has no {dtype} while its x64 mode is off", hint)

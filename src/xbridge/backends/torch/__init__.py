@@ -16,7 +16,7 @@ from torch.fx import Proxy
 
 from xbridge._core import tracing
 from xbridge._core.devices import CPU, CUDA, CUDA_MANAGED, ROCM, Device, absent_device_error, device_named
-from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype, holds_every, holds_integers
+from xbridge._core.dtypes import DTYPES, category, holds_every, holds_integers
 from xbridge._core.guards import MemoryFacts, guards
 from xbridge._core.protocol import ArrayInfo, Fast, Gap, MemoryLayout, Transfers, Unsupported
 from xbridge._core.tracing import none_in_traces
@@ -275,9 +275,9 @@ def dtype_name(dtype: object, /) -> str | None:
 
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype not in TORCH_BY_NAME:
-        return Unsupported(DTypeError, f"torch has no {dtype}", hint_for_missing_dtype(dtype))
+        return Unsupported(DTypeError, f"torch has no {dtype}", "")
     if device.kind == "mps" and dtype in ("float64", "complex128"):
-        return Unsupported(DTypeError, f"MPS has no {dtype}", hint_for_missing_dtype(dtype))
+        return Unsupported(DTypeError, f"MPS has no {dtype}", "")
     return None
 
 
