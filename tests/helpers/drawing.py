@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FIND = settings(max_examples=2000, database=None, derandomize=True)
 
 
-def drawn(strategy: st.SearchStrategy[Any], count: int = 200) -> list[Any]:
+def drawn(strategy: st.SearchStrategy[Any], count: int = 80) -> list[Any]:
     """Some of what a strategy draws."""
     found: list[Any] = []
 

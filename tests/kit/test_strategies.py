@@ -231,7 +231,7 @@ def toylib(own_registry: None) -> None:
 @pytest.mark.usefixtures("toylib")
 def test_samples__unknown_library_on_every_device() -> None:
     """Arrays of a library that the kit does not know are drawn on all of its devices."""
-    some = drawn(samples("toylib"), 400)
+    some = drawn(samples("toylib"), 200)
     kinds = {(xbridge.device_of(sample.array), sample.tracked, sample.writable) for sample in some}
     assert kinds == {
         (place, *flags) for place in ("cpu", "far:0") for flags in ((False, True), (True, False))

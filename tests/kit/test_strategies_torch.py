@@ -115,7 +115,7 @@ def test_samples__requires_grad() -> None:
 @pytest.mark.slow
 def test_arrays__restricted_tensors_only_on_request() -> None:
     """Tensors that require grad or belong to inference mode are drawn only on request."""
-    some = drawn(arrays("torch", devices="cpu"), 400)
+    some = drawn(arrays("torch", devices="cpu"), 200)
     assert not any(x.requires_grad or x.is_inference() for x in some)
     assert any(x.is_neg() for x in some)
     asked = drawn(arrays("torch", devices="cpu", requires_grad="any"), 100)
@@ -123,7 +123,7 @@ def test_arrays__restricted_tensors_only_on_request() -> None:
     assert least(arrays("torch", layouts="inference")).is_inference()
     assert least(arrays("torch", layouts="leaf")).requires_grad
     with without(["neg"]):
-        assert not any(x.is_neg() for x in drawn(arrays("torch", devices="cpu"), 400))
+        assert not any(x.is_neg() for x in drawn(arrays("torch", devices="cpu"), 200))
 
 
 def test_without__knows_the_layouts_of_all_libraries() -> None:

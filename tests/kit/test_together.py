@@ -15,7 +15,7 @@ def test_arrays_together__same_device_dtype_and_shape(library: str) -> None:
     """By default, arrays drawn together have the same device, dtype and shape."""
     if not xbridge.is_available(library):
         pytest.skip(f"{library} is not installed")
-    for x, y, z in drawn(arrays_together(library, 3), 60):
+    for x, y, z in drawn(arrays_together(library, 3), 30):
         assert tuple(x.shape) == tuple(y.shape) == tuple(z.shape)
         assert xbridge.dtype_of(x) == xbridge.dtype_of(y) == xbridge.dtype_of(z)
         assert xbridge.device_of(x) == xbridge.device_of(y) == xbridge.device_of(z)
@@ -23,7 +23,7 @@ def test_arrays_together__same_device_dtype_and_shape(library: str) -> None:
 
 def test_arrays_together__shapes() -> None:
     """Shapes broadcast to that of the first array, or are the given ones."""
-    some = drawn(arrays_together("numpy", 3, shapes="broadcastable"), 200)
+    some = drawn(arrays_together("numpy", 3, shapes="broadcastable"), 80)
     for group in some:
         assert np.broadcast_shapes(*(x.shape for x in group)) == group[0].shape
     assert {len({x.shape for x in group}) for group in some} >= {1, 2, 3}
@@ -34,7 +34,7 @@ def test_arrays_together__shapes() -> None:
 def test_arrays_together__dtypes() -> None:
     """Dtypes are ones that the standard promotes, or the given one for every array."""
     strict = pytest.importorskip("array_api_strict")
-    some = drawn(arrays_together("array_api_strict", dtypes="promotable", devices="cpu"), 200)
+    some = drawn(arrays_together("array_api_strict", dtypes="promotable", devices="cpu"), 80)
     for x, y in some:
         strict.result_type(x, y)
     assert any(x.dtype != y.dtype for x, y in some)
@@ -62,6 +62,6 @@ def test_xp_dtypes__follow_the_configuration() -> None:
 def test_arrays_together__of_a_dtype_that_one_device_lacks() -> None:
     """Arrays of a named dtype are drawn on the devices that have it."""
     pytest.importorskip("array_api_strict")
-    for x, y in drawn(arrays_together("array_api_strict", dtypes="float64"), 60):
+    for x, y in drawn(arrays_together("array_api_strict", dtypes="float64"), 30):
         assert x.dtype == y.dtype
         assert "float64" in str(x.dtype)
