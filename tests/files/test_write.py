@@ -55,7 +55,13 @@ def run_script(code: str, *words: object) -> subprocess.Popen[str]:
 
 
 @posix
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param(target, marks=pytest.mark.slow) if target == "b.pt" else target  # it imports torch
+        for target in TARGETS
+    ],
+)
 def test_convert__full_disk_leaves_the_target_as_it_was(source: Path, target: str) -> None:
     """A file that the system cuts leaves the target as it was."""
     needs(target)

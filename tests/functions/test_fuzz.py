@@ -25,6 +25,7 @@ def test_aligned__random_programs_give_what_one_library_gives(caller: str, data:
     check(data.draw(cases(caller)))
 
 
+@pytest.mark.slow  # the checks run a program for each direction, and JAX compiles each
 @settings(few, max_examples=settings().max_examples // 10)
 @given(st.data())
 @callers

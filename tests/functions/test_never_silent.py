@@ -363,6 +363,7 @@ def test_aligned__missing_dtype_in_a_trace_names_the_way_out() -> None:
     assert jax.jit(aligned(backend="torch", dtype="nearest")(lambda x: x))(x).tolist() == [1, 1]
 
 
+@pytest.mark.slow  # an interpreter that imports JAX
 def test_hint__of_a_callback_is_followed_before_jax_computes() -> None:
     """A callback of JAX computes with JAX once asynchronous dispatch is off, as the refusal advises."""
     status, lines = run(

@@ -58,6 +58,7 @@ def test_compile__dynamic_has_one_program_for_all_shapes(library: str) -> None:
     assert counter.frame_count == 1
 
 
+@pytest.mark.slow  # it compiles several programs
 def test_compile__refuses_a_result_of_another_shape_than_planned() -> None:
     """A shape that no plan could foresee is an error of the run, and not a wrong result."""
     f = aligned(backend="jax")(lambda x: x[:3] if x.shape[0] == 7 else x)
@@ -132,6 +133,7 @@ class Scaled:
     k: float = 2.0
 
 
+@pytest.mark.slow  # it compiles several programs
 def test_compile__takes_a_dataclass_without_arrays_as_a_constant() -> None:
     """Compiled code has a program for each configuration, and its numbers in it."""
     f = aligned(backend="jax")(lambda x, o: x * o.k)
@@ -181,6 +183,7 @@ def test_key_of__is_one_key_if_two_threads_ask_for_the_first_time(monkeypatch: p
     assert others[0] in programs.programs
 
 
+@pytest.mark.slow  # it compiles several programs
 @pytest.mark.parametrize("cls", [Config, Slotted, Plain])
 def test_compile__refuses_an_object_that_the_program_makes_or_changes(cls: Any) -> None:
     """A compiler makes and changes objects after the program, so a function would see other attributes."""
@@ -200,6 +203,7 @@ def test_compile__refuses_an_object_that_the_program_makes_or_changes(cls: Any) 
         same(run(leaf(4), outside), X * 5)
 
 
+@pytest.mark.slow  # it compiles several programs
 def test_compile__refuses_a_partial_with_an_array_where_a_program_may_be_interrupted() -> None:
     """The function would get an array of its caller's library."""
     f = aligned(backend="jax")(lambda x, fn: fn(x))
@@ -233,6 +237,7 @@ def test_compile__makes_a_program_for_each_function_of_the_same_code(make: Any) 
         same(torch.autograd.grad(run(x, fns[k]).sum(), x)[0], k * X ** (k - 1))
 
 
+@pytest.mark.slow  # it compiles several programs
 @pytest.mark.parametrize(
     "make",
     [

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from kit_projects import Run
 
 pytest_plugins = ["kit_projects"]
 
 
+@pytest.mark.slow  # two runs of pytest, in which Hypothesis repeats what is late
 def test_plugin__lifts_the_deadline_of_tests_with_a_backend(run: Run) -> None:
     """Tests with a backend, contracts included, have no default deadline; one that is given stays."""
     test = """
