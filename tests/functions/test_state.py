@@ -331,7 +331,7 @@ def test_aligned__layer_that_was_replaced_has_its_own_shape() -> None:
     for run in (f, jax.jit(lambda x: f(x)), lambda x: jax.jit(jax.vmap(f))(x)):  # noqa: PLW0108 -- a new trace
         same(run(x), expected)
     refused(OptionError, lambda: before(x), "declared as float64 (3, 2)")
-    jax.clear_caches()
+    before.clear_cache()
     same(before(x), expected)
 
 
@@ -526,14 +526,14 @@ def test_aligned__describes_results_in_the_default_dtype_of_the_call() -> None:
 
 
 def test_aligned__refuses_another_default_dtype_than_a_program_was_compiled_with() -> None:
-    """A compiled program has the dtypes of its trace, and `jax.clear_caches` has it traced again."""
+    """A compiled program has the dtypes of its trace, and `clear_cache` has it traced again."""
     run, x = jax.jit(in_torch(lambda x: (x, torch.zeros(2)))), array()
     before = torch.get_default_dtype()
     try:
         assert run(x)[1].dtype == "float32"
         torch.set_default_dtype(torch.float64)
         refused(OptionError, lambda: run(x), "declared")
-        jax.clear_caches()
+        run.clear_cache()
         assert run(x)[1].dtype == "float64"
     finally:
         torch.set_default_dtype(before)
