@@ -226,7 +226,7 @@ def byte_addresses(layout: MemoryLayout) -> HostArray:
 
 def disjoint(a: MemoryLayout, b: MemoryLayout) -> bool:
     """Return True if two arrays have no byte in common."""
-    return not np.intersect1d(byte_addresses(a), byte_addresses(b)).size
+    return not np.intersect1d(byte_addresses(a), byte_addresses(b), assume_unique=True).size
 
 
 def same_memory(a: MemoryLayout, b: MemoryLayout) -> bool:
