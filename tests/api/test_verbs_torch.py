@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from torch_modes import default_dtype
 
 import xbridge
 
@@ -14,7 +15,7 @@ torch = pytest.importorskip("torch")
 from xbridge.backends import torch as backend  # noqa: E402 -- once torch is there
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from torch import Tensor
 
@@ -32,14 +33,6 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """What torch says of itself where there are two CUDA devices, the second one current."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-
-
-@pytest.fixture
-def default_dtype() -> Iterator[Callable[[object], None]]:
-    """Sets torch's default dtype, until the test is over."""
-    before = torch.get_default_dtype()
-    yield torch.set_default_dtype
-    torch.set_default_dtype(before)
 
 
 def test_to_backend__grad_keep_under_no_grad(tracked: Tensor) -> None:
@@ -94,7 +87,7 @@ def test_asarray__requires_grad_returns_a_leaf_as_is(tracked: Tensor, mode: type
     assert made.data_ptr() != tracked.data_ptr()
 
 
-def test_to_backend__default_dtype_narrows_exactly(default_dtype: Callable[[object], None]) -> None:
+def test_to_backend__default_dtype_narrows_exactly() -> None:
     """`dtype="default"` casts to torch's default dtype and raises if a value does not fit."""
     assert xbridge.to_backend(np.ones(2), "torch", dtype="default").dtype == torch.float32
     assert xbridge.to_backend(np.ones(2, "c16"), "torch", dtype="default").dtype == torch.complex64
@@ -106,12 +99,12 @@ def test_to_backend__default_dtype_narrows_exactly(default_dtype: Callable[[obje
             xbridge.to_backend(x, "torch", dtype="default")
     assert xbridge.to_backend(wide[1:], "torch", dtype="default").isinf().tolist() == [False, True]
     assert xbridge.to_backend(wide[:0], "torch", dtype="default").dtype == torch.float32
-    default_dtype(torch.float16)
-    as_wide = torch.ones(2, dtype=torch.bfloat16)
-    assert xbridge.to_backend(as_wide, "torch", dtype="default") is as_wide
-    default_dtype(torch.float64)
-    assert xbridge.asarray([1.5, 2j], backend="torch").dtype == torch.complex128
-    assert xbridge.to_backend(wide, "torch", dtype="default") is wide
+    with default_dtype("float16"):
+        as_wide = torch.ones(2, dtype=torch.bfloat16)
+        assert xbridge.to_backend(as_wide, "torch", dtype="default") is as_wide
+    with default_dtype("float64"):
+        assert xbridge.asarray([1.5, 2j], backend="torch").dtype == torch.complex128
+        assert xbridge.to_backend(wide, "torch", dtype="default") is wide
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from enum import StrEnum
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 torch = pytest.importorskip("torch")
 
 from engine.outcomes import Exports, arrays, check_in_any_order, lists, numpys, outcome, torchs  # noqa: E402
+from torch_modes import Passes, default_dtype  # noqa: E402
 
 
 def _second(_: Any, y: Any) -> Any:
@@ -168,18 +169,7 @@ def test_call_cache__repeated_call_is_not_planned(
 # -- state that changes after the first call ------------------------------------------------------
 
 
-@contextmanager
-def default_dtype(name: str = "float64") -> Iterator[None]:
-    torch.set_default_dtype(getattr(torch, name))
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
 def dispatch_mode() -> Any:
-    from torch_modes import Passes
-
     return Passes()  # type: ignore[no-untyped-call] # torch's
 
 

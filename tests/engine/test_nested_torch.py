@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from rawmemory import overlaps
+from torch_modes import default_dtype
 
 import xbridge
 
@@ -185,17 +186,13 @@ def test_asarray__promotes_tensors_like_torch(x: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("tensor", "number"), [(1, 3.5), (True, 2), (True, 0.5), (1.5, 2), (1, 1j), (0.5, 1j), (1, True)]
 )
-@pytest.mark.parametrize("default", [torch.float32, torch.float64])
-def test_asarray__numbers_adapt_to_tensors_like_torch(tensor: Any, number: Any, default: Any) -> None:
+@pytest.mark.parametrize("default", ["float32", "float64"])
+def test_asarray__numbers_adapt_to_tensors_like_torch(tensor: Any, number: Any, default: str) -> None:
     """Numbers next to tensors promote as in torch."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(default)
-    try:
+    with default_dtype(default):
         x = torch.tensor(tensor)
         made = xbridge.asarray([x, number])
         assert made.dtype == torch.result_type(x, number)
-    finally:
-        torch.set_default_dtype(before)
     assert made.tolist() == [tensor, number]
 
 

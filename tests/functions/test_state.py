@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from crossed import X, aligned, array, double, host, in_torch, refused, same, slope, transforms, wide
+from torch_modes import default_dtype
 from versions import needs_newer_jax
 
 from xbridge import GradientError, OptionError
@@ -517,26 +518,18 @@ def test_aligned__leaves_no_cast_in_the_cache_of_autocast() -> None:
 def test_aligned__describes_results_in_the_default_dtype_of_the_call() -> None:
     f, x = in_torch(lambda x: x.sum() * torch.ones(2)), array(np.ones(3, "float32"))
     for name in ("float32", "float64", "float32"):
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(getattr(torch, name))
-        try:
+        with default_dtype(name):
             assert {jax.jit(lambda x: -f(x))(x).dtype.name, jax.jvp(f, (x,), (x,))[0].dtype.name} == {name}
-        finally:
-            torch.set_default_dtype(before)
 
 
 def test_aligned__refuses_another_default_dtype_than_a_program_was_compiled_with() -> None:
     """A compiled program has the dtypes of its trace, and `clear_cache` has it traced again."""
     run, x = jax.jit(in_torch(lambda x: (x, torch.zeros(2)))), array()
-    before = torch.get_default_dtype()
-    try:
-        assert run(x)[1].dtype == "float32"
-        torch.set_default_dtype(torch.float64)
+    assert run(x)[1].dtype == "float32"
+    with default_dtype("float64"):
         refused(OptionError, lambda: run(x), "declared")
         run.clear_cache()
         assert run(x)[1].dtype == "float64"
-    finally:
-        torch.set_default_dtype(before)
 
 
 @ways

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from inside import forget_calls, get_backend, planned
+from torch_modes import default_dtype
 
 import xbridge
 from xbridge import tree
@@ -184,9 +185,6 @@ def test_to_backend__reads_the_default_dtype_in_each_call() -> None:
 
     narrow = [torch.float64, torch.float32, torch.int64, torch.complex64]
     wide = [torch.float64, torch.float64, torch.int64, torch.complex128]
-    try:
-        for default, expected in ((torch.float32, narrow), (torch.float64, wide)) * 2:
-            torch.set_default_dtype(default)
+    for default, expected in (("float32", narrow), ("float64", wide)) * 2:
+        with default_dtype(default):
             assert [dtypes(), dtypes()] == [expected, expected]
-    finally:
-        torch.set_default_dtype(torch.float32)

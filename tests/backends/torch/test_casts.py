@@ -5,7 +5,7 @@ Expected results come from the libraries alone, from dense arrays of the same bi
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,14 +14,13 @@ from rawmemory import bits, same_bits, tensor_of
 from strategies import SWEPT, host_dtype
 from strategies_casts import castable, pairs_of
 from strategies_torch import TORCH_DTYPES, torch_dtype
+from torch_modes import default_dtype
 
 import xbridge
 
 torch = pytest.importorskip("torch")
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rawmemory import Host
     from torch import Tensor
 
@@ -78,17 +77,6 @@ def test_to_backend__float16_rounds_as_the_target_does() -> None:
 
 
 # -- dtype="default" -----------------------------------------------------------------------------
-
-
-@contextmanager
-def default_dtype(word: str) -> Iterator[None]:
-    """torch's default floating dtype for a while."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch_dtype(word))
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def test_to_backend__finds_a_lost_value_after_a_signalling_nan() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from exporters import Exporter
 from inside import get_backend
+from torch_modes import default_dtype
 
 import xbridge
 
@@ -66,9 +67,7 @@ def test_threaded__default_dtype_of_an_outer_call_comes_back() -> None:
         seen.append(backend.default_dtype("float", xbridge.Device("cpu")))
         return []
 
-    before = torch.get_default_dtype()
-    try:
-        torch.set_default_dtype(torch.float64)
+    with default_dtype("float64"):
         inner = backend.transfers.threaded(look, xbridge.Device("cpu"))
         outer = backend.transfers.threaded(
             lambda xs: [*look(xs), *inner(xs), *look(xs)], xbridge.Device("cpu")
@@ -76,8 +75,6 @@ def test_threaded__default_dtype_of_an_outer_call_comes_back() -> None:
         torch.set_default_dtype(torch.float32)
         outer([])
         look([])
-    finally:
-        torch.set_default_dtype(before)
     assert seen == ["float64"] * 3 + ["float32"]
 
 
