@@ -5,73 +5,27 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from xbridge._core.entry_points import MISSING, after_lookup, entry_point, plan_call, shorten
+from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
 from xbridge._engine.source import refuse_options, refuse_order, resolve_source
 from xbridge._plan.options import CallOptions
 from xbridge._registry.call_cache import lookup
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.errors import OptionError, XBridgeError, type_of
+from xbridge.errors import OptionError, type_of
 from xbridge.tree.arrays import cache_tree, flatten, refuse_leaf
 from xbridge.tree.leaf import Leaves, leaf_converter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
-    from typing import Any
 
     from xbridge._core.protocol import Array, Grad
     from xbridge.tree.arrays import Tree
     from xbridge.tree.leaf import Libraries, Scalars, Unsupported
 
 
-def _look_up(name: str | None = None) -> Callable[..., Tree]:
-    """Return the function that looks up a call of `to_torch` or its like, or plans it; else of `to_backend`.
-
-    As in `xbridge._api`, it takes the arguments itself, because each call around another takes time.
-    """
-
-    def convert(
-        tree: Any = MISSING,
-        backend: Any = MISSING,
-        /,
-        *more: Any,
-        device: Any = None,
-        dtype: Any = None,
-        copy: Any = None,
-        grad: Any = None,
-        scalars: Any = False,
-        exporters: Any = False,
-        **other: Any,
-    ) -> Tree:
-        if name is None:
-            if other and backend is MISSING:
-                backend = other.pop("backend", MISSING)
-        elif backend is not MISSING:
-            more = (backend, *more)
-        if (
-            not (more or other)
-            and (scalars is True or scalars is False)
-            and (exporters is True or exporters is False)
-        ):
-            key = ("tree", name or backend, scalars, exporters, device, dtype, copy, grad)
-            result = lookup(key, copy)(tree)
-            if result is not None:
-                return result
-        given = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-        given |= {"scalars": scalars, "exporters": exporters}
-        other |= {word: value for word, value in given.items() if value is not None}
-        try:
-            return plan_call(convert, (tree, backend) if name is None else (tree,), more, other)
-        except XBridgeError as error:
-            shorten(error)
-            raise
-
-    return convert
-
-
-@after_lookup(_look_up())
+@entry_point
 def to_backend(  # noqa: PLR0913 -- options, by keyword
     tree: Tree,
     /,
@@ -146,7 +100,7 @@ def to_backend(  # noqa: PLR0913 -- options, by keyword
     )
 
 
-@after_lookup(_look_up(HOST))
+@entry_point
 def to_numpy(  # noqa: PLR0913 -- options, by keyword
     tree: Tree,
     /,
@@ -174,7 +128,7 @@ def to_numpy(  # noqa: PLR0913 -- options, by keyword
     return _convert(tree, HOST, None, dtype, copy, grad, writable, scalars, exporters, only, unsupported)
 
 
-@after_lookup(_look_up("torch"))
+@entry_point
 def to_torch(  # noqa: PLR0913 -- options, by keyword
     tree: Tree,
     /,
@@ -204,7 +158,7 @@ def to_torch(  # noqa: PLR0913 -- options, by keyword
     )
 
 
-@after_lookup(_look_up("jax"))
+@entry_point
 def to_jax(  # noqa: PLR0913 -- options, by keyword
     tree: Tree,
     /,
@@ -231,7 +185,7 @@ def to_jax(  # noqa: PLR0913 -- options, by keyword
     return _convert(tree, "jax", device, dtype, copy, grad, None, scalars, exporters, only, unsupported)
 
 
-@after_lookup(_look_up("cupy"))
+@entry_point
 def to_cupy(  # noqa: PLR0913 -- options, by keyword
     tree: Tree,
     /,
@@ -252,7 +206,7 @@ def to_cupy(  # noqa: PLR0913 -- options, by keyword
     return _convert(tree, "cupy", device, dtype, copy, grad, None, scalars, exporters, only, unsupported)
 
 
-@after_lookup(_look_up("dask"))
+@entry_point
 def to_dask(  # noqa: PLR0913 -- options, by keyword
     tree: Tree,
     /,
