@@ -88,7 +88,8 @@ class Asked(NamedTuple):
         """What it is to be of: `default` is no wider than the default of its kind."""
         asked = self.options.get("dtype") or self.given
         if asked == "nearest":
-            return nearest_of(self.given, [word for word in DTYPES if has(self.target, word, self.device)])
+            device = self.device
+            return nearest_of(self.given, [word for word in DTYPES if has(self.target, word, device)])
         if asked != "default":
             return str(asked)
         narrow = WIDE.get(self.given)

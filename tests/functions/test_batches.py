@@ -175,7 +175,7 @@ UNBATCHED = [by_branch, by_write, by_cell, Sine.apply, lambda x: x * x.max().ite
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # of torch, about a batch of gradients
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])  # five programs
 @pytest.mark.parametrize("fn", UNBATCHED[:4])
 def test_aligned__examples_that_torch_does_not_batch(fn: Any, compiled: bool) -> None:
     """A batch of a function that torch cannot batch has the values and all derivatives of its examples."""

@@ -143,6 +143,7 @@ TANGENTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.slow  # eight derivatives and their differences, of which JAX compiles every operation
 @slow_batches
 @pytest.mark.parametrize("fn", TANGENTS.values(), ids=list(TANGENTS))
 def test_tangents__are_gradients_of_gradients(fn: Callable[[Any], Any]) -> None:

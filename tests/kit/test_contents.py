@@ -172,6 +172,7 @@ def test_host_arrays__element_that_the_dtype_cannot_hold(word: str, number: obje
 # -- shrinking -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # hundreds of arrays, until none is simpler
 def test_arrays__shrink_to_a_zero() -> None:
     """The simplest array is a contiguous 0-d zero of float64."""
     x = least(arrays("numpy"))
