@@ -101,7 +101,7 @@ def test_record__runs_the_function_once(counted: tuple[Counted, Any], way: str) 
 def test_record__has_a_number_that_is_not_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     """Zero means that there is no record."""
     monkeypatch.setattr(rules, "_numbers", iter([2**31 - 1, 2**31, 2**32]))
-    records = rules._Records()
+    records = rules.SavedGraphs()
     graphs: list[Any] = [object(), object(), object()]
     numbers = [records.keep(graph) for graph in graphs]
     assert all(0 < number < 2**31 for number in numbers)

@@ -15,7 +15,7 @@ import re
 from contextlib import nullcontext
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Self, TypeGuard
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -62,11 +62,13 @@ class Purity:
     def __init__(self, name: str, fn: object) -> None:
         self._name = name
         owner = getattr(fn, "__self__", None)  # of a method, such as `module.forward`
-        self._modules = WeakSet(owner.modules() if isinstance(owner, torch.nn.Module) else ())
+        self._modules = [ref(m) for m in (owner.modules() if isinstance(owner, torch.nn.Module) else ())]
         self._tensors: dict[int, tuple[TensorWeakRef, bool]] = {}
         """The tensors that the function read, and whether torch allocated their memory."""
-        self._members, self._marks = self._read_members(), self._read_marks()
-        self._version = 1
+        self._marks: list[int | None] = []
+        self._members, self._modes = self._read_modules()
+        self.last_version = 1
+        """What `version` returned last."""
         self.layout = 0
         """A number that grows when a layer or a tensor is replaced by another."""
         self.known = False
@@ -79,24 +81,25 @@ class Purity:
     def version(self) -> int:
         """Return a number that changes when the tensors outside of the function change."""
         with _lock:
-            members, marks = self._read_members(), self._read_marks()
+            (members, self._modes), marks = self._read_modules(), self._read_marks()
             replaced = members != self._members or None in marks
             if replaced:
                 self.layout += 1
                 self._tensors = {key: held for key, held in self._tensors.items() if held[0]() is not None}
             if replaced or marks != self._marks:
-                self._version += 1
+                self.last_version += 1
                 self._members, self._marks = members, self._read_marks()
-            return self._version
+            return self.last_version
 
-    def _read_members(self) -> list[int]:
-        """Return the identities of the layers and tensors that the modules hold themselves."""
-        return [
-            id(x)
-            for module in self._modules
-            for held in (module._modules, module._parameters, module._buffers)
-            for x in held.values()
-        ]
+    def _living_modules(self) -> list[torch.nn.Module]:
+        return [module for found in self._modules if (module := found()) is not None]
+
+    def _read_modules(self) -> tuple[list[int], list[bool]]:
+        """Return the identities of the layers and tensors that the modules hold themselves, and the modes."""
+        modules, held = self._living_modules(), list[object]()
+        for module in modules:
+            held += (*module._modules.values(), *module._parameters.values(), *module._buffers.values())
+        return list(map(id, held)), [module.training for module in modules]
 
     def _read_marks(self) -> list[int | None]:
         """Return the versions of the tensors; None for one that is gone.
@@ -112,7 +115,7 @@ class Purity:
         """Return the mode of each module that the function runs, and the shapes of its tensors."""
         self.version()
         # A class may override `parameters` and `buffers`.
-        own = [(m.training, (*m._parameters.values(), *m._buffers.values())) for m in self._modules]
+        own = [(m.training, (*m._parameters.values(), *m._buffers.values())) for m in self._living_modules()]
         return self.layout, *[
             (training, *[(x.shape, x.dtype) for x in held if x is not None]) for training, held in own
         ]
@@ -128,19 +131,22 @@ class Purity:
             ys = self.watch(fn, xs)
             watched.add(self._signature(xs))
             return ys
-        before = _generator_states(), self._marks
+        before = self.counters()
         ys = fn(*xs)
-        if self.counters() != before:
+        if self.have_moved(before):
             self.watch(fn, _copy(xs))
         return ys
 
     def _signature(self, xs: Tensors) -> object:
-        training = [module.training for module in self._modules]
-        return self.layout, *[(x.shape, x.dtype) for x in xs], *training
+        return self.layout, *[(x.shape, x.dtype) for x in xs], *self._modes
 
-    def counters(self) -> tuple[list[bytes], list[int | None]]:
-        """Return the states of torch's generators, and the versions of what the function reads."""
-        return _generator_states(), self._read_marks()
+    def counters(self) -> object:
+        """Return the states of torch's generators, and what `version` has just read of the tensors."""
+        return _generator_states(), self._marks
+
+    def have_moved(self, before: object) -> bool:
+        """Return True if the counters are others now."""
+        return before != (_generator_states(), self._read_marks())
 
     def watch(self, fn: Callable[..., Tensors], xs: Tensors) -> Tensors:
         """Run a function under a `Watch`. A function that sets a seed draws the same in another run."""
@@ -168,8 +174,8 @@ class Purity:
             self.version()
             for key, x in watch.reads().items():
                 self._tensors[key] = TensorWeakRef(x), x.untyped_storage().resizable()
-            self._modules = WeakSet([*self._modules, *watch.modules])
-            self._members, self._marks = self._read_members(), self._read_marks()
+            self._modules = list(map(ref, dict.fromkeys([*self._living_modules(), *watch.modules])))
+            (self._members, self._modes), self._marks = self._read_modules(), self._read_marks()
         self.known = True
         self.has_norms |= watch.has_norms
 

@@ -101,7 +101,7 @@ class _Graph(NamedTuple):
     ys: Tensors
 
 
-class _Records:
+class SavedGraphs:
     """The graphs of the recorded runs of a rule, by number. If one is gone, the function runs again."""
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class TorchRule(DerivableFunction):
         self.purity: Purity = of.purity if of else Purity(call.name, call.fn)
         self.marks: tuple[int, ...] = of.marks if of else ()
         """The positions of marks in the inputs: as many as the order of the derivative that this is."""
-        self.graphs = _Records()
+        self.graphs = SavedGraphs()
         self.watched = set[object]()
         """The signatures of the runs that were watched."""
 
@@ -341,7 +341,7 @@ class _Recorded(TorchRule):
         graph = self._run_with_graph(xs) if any(self._ins) and not self.marks else None
         number = 0 if graph is None else self.graphs.keep(graph)
         ys = self._of.run(xs) if graph is None else graph.ys
-        mark = np.array(Mark(self.purity.version(), number), "int32")
+        mark = np.array(Mark(self.purity.last_version, number), "int32")
         return [*ys, torch.from_numpy(mark)]  # `torch.tensor` takes twenty times as long
 
     def _run_with_graph(self, xs: Tensors) -> _Graph | None:
@@ -454,7 +454,7 @@ class _Vjp(_Derivative):
             made = self._pull_back(ys, xs, a[: self.seeds], again=False)
         except RuntimeError:
             return None
-        return made if self.purity.counters() == before else None
+        return None if self.purity.have_moved(before) else made
 
     def describe(self, specs: tuple[Spec, ...]) -> Described:
         found, at = select(self.ins, specs[self.seeds + 1 :]), self._axis
