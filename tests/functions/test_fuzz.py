@@ -26,7 +26,7 @@ def test_aligned__random_programs_give_what_one_library_gives(caller: str, data:
 
 
 @pytest.mark.slow  # the checks run a program for each direction, and JAX compiles each
-@settings(few, max_examples=settings().max_examples // 10)
+@settings(few, max_examples=50)
 @given(st.data())
 @callers
 def test_aligned__random_functions_pass_the_checks_of_derivatives(caller: str, data: st.DataObject) -> None:
