@@ -167,12 +167,12 @@ def _wait_for_cast(plan: Plan, steps: Sequence[Step]) -> None:
 
     The contract says that such a transfer is complete on return, so that any stream may use the result.
     """
-    target, start, goal = plan.conversion.target, plan.conversion.info.device, plan.conversion.device
-    if start != CPU or goal == CPU or not steps or steps[-1].op == "to_device":
+    target, start, result_device = plan.conversion.target, plan.conversion.info.device, plan.conversion.device
+    if start != CPU or result_device == CPU or not steps or steps[-1].op == "to_device":
         return
     casts = any(step.op == "astype" and step.module is target for step in steps)
-    if casts and goal in target.devices():
-        target.transfers.queue_mark(goal)()
+    if casts and result_device in target.devices():
+        target.transfers.queue_mark(result_device)()
 
 
 def _step_error(step: Step, plan: Plan, error: Exception) -> XBridgeError:

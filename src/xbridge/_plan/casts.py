@@ -23,18 +23,18 @@ from xbridge._plan.steps import Conversion, Step, nbytes_of
 def choose_caster(conversion: Conversion, *, lazy: bool = False) -> Backend | ModuleType:
     """Return the backend that performs the cast in a conversion through host memory."""
     source, target, info = conversion.source, conversion.target, conversion.info
-    before, after, start, goal = info.dtype, conversion.dtype, info.device, conversion.device
+    before, after, start, result_device = info.dtype, conversion.dtype, info.device, conversion.device
     may_defer = not (lazy and check_step(conversion, source))  # a check would compute the array once more
     if after != before and target.unsupported_dtype(before, CPU):
         return source if may_defer and not source.unsupported_dtype(after, CPU) else _host
     fewer = _narrows(conversion)
-    sooner = (lazy and may_defer and (fewer or goal == CPU)) or (fewer and start != CPU)
+    sooner = (lazy and may_defer and (fewer or result_device == CPU)) or (fewer and start != CPU)
     # Both casts have to give NumPy's numbers, each on its device.
     backends = ((source, start), (target, CPU))
     alike = all(one.cast_matches_numpy(before, after, device) for one, device in backends)
     if sooner and alike and after != before and _has_both(conversion, source, start):
         return source
-    faster = (before, after) in target.host_casts and (fewer or goal == CPU)
+    faster = (before, after) in target.host_casts and (fewer or result_device == CPU)
     # A widening that must be exact, such as that of a subnormal number, which JAX flushes to zero.
     widens = conversion.options.check_loss and holds_every(before, after)
     exact = widens and not target.cast_matches_numpy(before, after, CPU)
@@ -46,14 +46,15 @@ def order_cast_and_move(
     backend: Backend,
     casts: list[Step],
     start: Device | None = None,
-    goal: Device | None = None,
+    result_device: Device | None = None,
 ) -> list[Step]:
     """Order a move and a cast: the cast first if fewer bytes move then, or if it is impossible later."""
-    start, goal = start or conversion.info.device, goal or conversion.device
-    if start == goal:
+    start, result_device = start or conversion.info.device, result_device or conversion.device
+    if start == result_device:
         return casts
-    move = Step(backend, "to_device", (goal,), reason("device", f"it moves from {start} to {goal}"))
-    sooner = _narrows(conversion) or not _has_both(conversion, backend, goal)
+    why = reason("device", f"it moves from {start} to {result_device}")
+    move = Step(backend, "to_device", (result_device,), why)
+    sooner = _narrows(conversion) or not _has_both(conversion, backend, result_device)
     return [*casts, move] if sooner and _has_both(conversion, backend, start) else [move, *casts]
 
 

@@ -123,7 +123,7 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
     own = [*checks, *casts] if backend is source else []
     if lazy:  # the cast is part of what is computed
         deferred, own = [*own, *deferred], []
-    steps += [*deferred, *order_cast_and_move(conversion, source, own, goal=CPU)]
+    steps += [*deferred, *order_cast_and_move(conversion, source, own, result_device=CPU)]
     steps.append(Step(source, "to_numpy"))
     # A target that assumes immutable memory shares what it gets, which never changes: the rules below copy
     # all other memory first.

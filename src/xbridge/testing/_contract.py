@@ -205,10 +205,10 @@ def assert_contract(  # noqa: PLR0913 -- independent promises
     for word, value in kwargs.items():
         if get_close_matches(word, PROMISES, 1) and not _takes(f, word):
             raise explain_unknown(word, value)
-    hold(f, args, kwargs, promises)
+    check(f, args, kwargs, promises)
 
 
-def hold(
+def check(
     f: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -322,7 +322,7 @@ def _groups(
             promised["differentiable"] and library in GRADIENTS,
             partial(_differentiated, call),
         ),
-        "layouts": (promised["layouts"], partial(_relaid, call, promised)),
+        "layouts": (promised["layouts"], partial(_in_each_layout, call, promised)),
         "empty": (promised["empty"], partial(_emptied, call, promised)),
         "threads": (is_threaded, partial(_earlier_calls.races, call, state, is_over)),
     }
@@ -427,23 +427,22 @@ def _break_aliases(call: Call, arrays: list[Array], x: Array, *, aliases: bool) 
 # -- layouts and sizes -------------------------------------------------------------------------------
 
 
-def _relaid(call: Call, promised: Contract) -> Iterator[Call]:
+def _in_each_layout(call: Call, promised: Contract) -> Iterator[Call]:
     """Yield the call in every layout: that of all arrays that have it, and of each alone."""
     call = call._replace(options={"beside": "for plain arrays", "warnings": False})  # as of a slower layout
     recipes = [one._replace(properties=()) for one in call.recipes()]
     alone: Contract = {**promised, "aliases": promised["aliases"] and None}
     left_out = {*ON_REQUEST, *excluded()}
-    for name in dict.fromkeys(word for one in recipes for word in properties_of(one.backend)):
-        relaid = (
-            {} if name in left_out else {n: x for n, one in enumerate(recipes) if (x := _laid(one, name))}
-        )
+    names = [word for one in recipes for word in properties_of(one.backend) if word not in left_out]
+    for name in dict.fromkeys(names):
+        relaid = {n: x for n, one in enumerate(recipes) if (x := _with_layout(one, name))}
         ways = [relaid] * bool(relaid) + [{n: x} for n, x in relaid.items() if len(relaid) > 1]
         for way in ways:
             laid = call.fill(way.get(n, one) for n, one in enumerate(recipes))
             yield laid._replace(by=partial(_judge_layout, promised=alone))
 
 
-def _laid(one: Recipe, name: str) -> Recipe | None:
+def _with_layout(one: Recipe, name: str) -> Recipe | None:
     """Return an array with a property, with equal rows if it needs them; None if it is impossible."""
     values = one.values
     folded = one._replace(values=np.repeat(values[:1], len(values), 0)) if values.ndim else one

@@ -7,7 +7,7 @@ from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any, cast
 
 from xbridge.errors import CallError, MissingLibraryError
-from xbridge.testing._contract import PROMISES, Contract, explain_unknown, hold, read_contract
+from xbridge.testing._contract import PROMISES, Contract, check, explain_unknown, read_contract
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +90,7 @@ def contract(
             def choose(kinds: list[str]) -> list[str]:
                 return [data.draw(st.sampled_from(kinds))]  # one: a kind may call the function thirty times
 
-            hold(tested, tuple(drawn), {}, promised, choose=choose)
+            check(tested, tuple(drawn), {}, promised, choose=choose)
 
         update_wrapper(test, f)
         more = [] if "backend" in names or not uses_backend else ["backend"]

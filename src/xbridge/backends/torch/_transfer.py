@@ -164,18 +164,18 @@ def to_device(x: torch.Tensor, device: Device, /) -> torch.Tensor:
     x = apply_pending(check_readable(x))
     if _is_traced():
         return x.to(device._word)  # an older compiler follows a plain string alone
-    goal = torch.device(device)
-    return x.to(goal) if x.numel() * x.itemsize < sizes().least else _move_large(x, goal)
+    result_device = torch.device(device)
+    return x.to(result_device) if x.numel() * x.itemsize < sizes().least else _move_large(x, result_device)
 
 
-def _move_large(x: torch.Tensor, goal: torch.device) -> torch.Tensor:
+def _move_large(x: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Copy a large tensor to another device, through buffers if it is plain."""
-    place = goal if x.is_cpu else x.device
-    if x.is_cpu is (goal.type == "cpu") or not may_use_buffers(place) or (x.is_cpu and x.is_pinned()):
-        return x.to(goal)
+    accelerator = device if x.is_cpu else x.device
+    if x.is_cpu is (device.type == "cpu") or not may_use_buffers(accelerator) or (x.is_cpu and x.is_pinned()):
+        return x.to(device)
     if not is_bare(x):
-        return x.to(goal)
-    return send_tensor(x, goal) if x.is_cpu else fetch_tensor(x)
+        return x.to(device)
+    return send_tensor(x, device) if x.is_cpu else fetch_tensor(x)
 
 
 class _TorchTransfers(Transfers):
@@ -183,10 +183,10 @@ class _TorchTransfers(Transfers):
 
     def fast_to_device(self, device: Any, /) -> Callable[[HostArray], torch.Tensor | None] | None:
         try:
-            goal = torch.device(device)
+            result_device = torch.device(device)
         except (RuntimeError, TypeError):
             return None
-        if goal.type in ("cpu", "meta"):
+        if result_device.type in ("cpu", "meta"):
             return None
         from_numpy = torch.from_numpy
 
@@ -199,7 +199,7 @@ class _TorchTransfers(Transfers):
                 return None
             try:
                 x = from_numpy(host)
-                return x.to(goal) if host.nbytes < sizes().least else _move_large(x, goal)
+                return x.to(result_device) if host.nbytes < sizes().least else _move_large(x, result_device)
             except DECLINED:  # an integer by its other C name; any other error comes from the plan too
                 return None
 

@@ -21,7 +21,7 @@ from xbridge import known_backends
 from xbridge.errors import MissingLibraryError
 from xbridge.extend import CPU, HOST, backend_for, entries_for, get_backend
 from xbridge.testing._call import Call, program
-from xbridge.testing._contract import Contract, hold
+from xbridge.testing._contract import Contract, check
 from xbridge.testing._diff import overlap
 from xbridge.testing._matches import MismatchError
 from xbridge.testing._outcome import compare, first_line, kept, outcome, parts
@@ -202,7 +202,7 @@ class _Check:
                 continue
             self._announce(call, promise)
             filled = call.fill([one.make() for one in call.recipes()])
-            held = outcome(partial(hold, call.f, filled.args, filled.kwargs, contract, self._is_over))
+            held = outcome(partial(check, call.f, filled.args, filled.kwargs, contract, self._is_over))
             if isinstance(held.error, MismatchError):
                 found = held.error.finding._replace(function=self._name)
                 cause = found.backend, found.problem, found.needed
