@@ -53,6 +53,16 @@ def test_private_names__attributes_that_change_exist(module: str) -> None:
     assert private.dual_levels._current_level < 0
 
 
+def test_private_names__attributes_of_objects_exist() -> None:
+    """The installed torch has the attributes of tensors, modules and operations that functions read."""
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Linear(2, 2)
+    assert [*module._modules, *module._parameters, *module._buffers] == ["weight", "bias"]
+    assert isinstance(module.weight._version, int)
+    assert module.weight.untyped_storage()._cdata == module.weight.detach().untyped_storage()._cdata
+    assert torch.ops.aten.add_.Tensor._schema.is_mutable
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_private_names__stand_in_one_module_and_are_few(module: str) -> None:
     """No other module of the package names a private module or function of a library."""

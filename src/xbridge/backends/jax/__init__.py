@@ -459,7 +459,7 @@ def _prepare_move(x: Array) -> Array:
 def _is_on_first_cpu(place: Any) -> bool:
     """Return True if a sharding is the first CPU device, and remember that."""
     global _is_alone  # noqa: PLW0603 -- it is set once, when JAX has found its devices
-    (device,) = place._device_assignment
+    (device,) = _private.devices_of(place)
     if device.platform != "cpu" or device.local_hardware_id:
         return False
     clients = _private.backends().values()
@@ -482,8 +482,8 @@ def _outside_traces(*arrays: Array | HostArray) -> Iterator[bool]:
         yield True
         return
     refuse_in_callback()
-    free = [] if _is_alone else [x for x in arrays if isinstance(x, _Array) and not x.committed]
-    place = jax.default_device(next(iter(free[0].devices()))) if free else nullcontext()
+    uncommitted = [] if _is_alone else [x for x in arrays if isinstance(x, _Array) and not x.committed]
+    place = jax.default_device(next(iter(uncommitted[0].devices()))) if uncommitted else nullcontext()
     fits = _is_x64_enabled() or all(x.dtype in _X32_DTYPES for x in arrays)
     wide = nullcontext() if fits else jax.enable_x64(True)  # noqa: FBT003 -- JAX takes it by position
     with jax.core.eval_context(), wide, place:  # without those that change nothing, which take 20 us

@@ -63,7 +63,7 @@ def device_of_sharding(sharding: Sharding) -> Device:
     if isinstance(sharding, NamedSharding):
         mesh = sharding.mesh
     else:
-        mesh = Mesh(np.array(sharding._device_assignment), ("all",))
+        mesh = Mesh(np.array(_private.devices_of(sharding)), ("all",))
     everywhere = PartitionSpec()  # type: ignore[no-untyped-call] # JAX leaves it untyped
     whole = NamedSharding(mesh, everywhere)
     return _places.get(whole) or _places.setdefault(whole, _name_several(whole))

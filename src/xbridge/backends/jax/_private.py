@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from jax._src import config as jax_config
 from jax._src import xla_bridge
 from jax._src.lib import xla_client  # type: ignore[attr-defined] # the stubs lack it
@@ -17,6 +19,10 @@ device_put = getattr(xla_client, "batched_device_put", None)
 # it imports Pallas: https://github.com/jax-ml/jax/issues/24967 (import time), and
 # https://github.com/jax-ml/jax/issues/6459 (no public list of the devices of all kinds).
 backends = xla_bridge.backends
+
+# The devices of a sharding in their order, which the public `device_set` lacks. All shardings of the oldest
+# and the newest version that are tested have it.
+devices_of = attrgetter("_device_assignment")
 
 # The module of JAX's options and contexts, by thread. There is no public list of them.
 config = jax_config

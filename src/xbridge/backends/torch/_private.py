@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import overrides
 from torch._C._dynamo import eval_frame
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
@@ -38,6 +39,10 @@ dispatch_modes = _python_dispatch
 # The level of forward mode, below 0 outside of it. Without it, each tensor would be asked for its tangent.
 dual_levels = forward_ad
 """Its `_current_level` is the level."""
+
+# The stack of function modes of this thread. A mode that ends while others are above it is removed later.
+function_modes = overrides
+"""Its `_get_current_function_mode` returns the top, or None, and its `_pop_mode` removes it."""
 
 # `torch.jit.is_tracing` asks for scripting too: https://github.com/pytorch/pytorch/issues/27265
 is_recording = torch._C._is_tracing

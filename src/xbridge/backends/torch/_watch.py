@@ -43,7 +43,7 @@ class _Watch(TorchFunctionMode):
     def __exit__(self, *_: object) -> None:
         """End the watch. If it is not the top of the stack of this thread, a later end removes it."""
         self.runs = False
-        stack: Any = torch.overrides  # it has no types
+        stack: Any = _private.function_modes  # it has no types
         while isinstance(top := stack._get_current_function_mode(), _Watch) and not top.runs:
             stack._pop_mode()
 

@@ -2,6 +2,10 @@
 
 They are the same in the oldest and the newest version that are tested, 2.7 and 2.13, unless a comment says
 otherwise.
+
+Attributes of torch's own objects, such as `x._version`, `module._modules`, `module._parameters`,
+`module._buffers`, `storage._cdata` and `func._schema`, are older than 2.0 and are read where they are needed.
+A test reads each with the oldest and the newest version.
 """
 
 from __future__ import annotations
