@@ -26,7 +26,7 @@ MODULES = {path: module for module, path in floors.FILES.items()}
 LIBRARIES = {root for entry in INDEX.values() for root in entry.roots} | {"jax", "cupy", "dask"}
 LIBRARIES |= {*exporters.INDEX}
 COMPILERS = re.compile(r"^\S*(dynamo|compiler)\S*$")
-"""Names that speak of the compiler of a library. The core has those of `_core/tracing.py`."""
+"""Names that speak of the compiler of a library."""
 
 
 def short(path: Path) -> str:
@@ -136,6 +136,10 @@ NAMED: dict[str, set[str]] = {
     "functions/libraries.py": {"dask", "jax", "numpy", "torch"},  # finds their modules here
     "_host": {"numpy", "ml_dtypes"},
     "_host/exporters": {"numpy", *exporters.INDEX},  # one adapter for each, which hands out NumPy arrays
+    "backends/__init__.py": {  # the index, and what torch's compiler is told before torch is loaded
+        *(root for entry in INDEX.values() for root in entry.roots),
+        *("_dynamo_marked_constant", "_torchdynamo_inline", "_torchdynamo_disable"),
+    },
     "files": {"jax", "numpy", "torch"},  # reads and writes their files, asks for their accelerators
     "_registry/defaults.py": {"numpy"},  # the backend that does what another one leaves out
     "_registry/loading.py": {"cupy", "dask", "jax", "numpy", "torch"},  # what `np` and `jnp` stand for
@@ -143,13 +147,16 @@ NAMED: dict[str, set[str]] = {
     "tree/containers.py": {"torch"},  # finds its classes in `sys.modules`
     "tree/registered.py": {"jax", "torch"},  # finds their registries in `sys.modules`
 }
-"""The libraries that code may name, by file or folder. Backends and the test kit may name any library."""
+"""The libraries that code may name, by file or folder. Backends and the test kit may name any library.
+
+Names of a compiler are in a single place beside them.
+"""
 GUESTS = [f"xbridge.functions.{name}" for name in INDEX]
 """The modules and packages that serve one library to a guest."""
 CORE = [
     path
     for path, module in MODULES.items()
-    if floors.package_of(module) not in ("backends", "testing")
+    if (floors.package_of(module) not in ("backends", "testing") or path == ROOT / "backends/__init__.py")
     and not any(f"{module}.".startswith(f"{one}.") for one in GUESTS)
 ]
 

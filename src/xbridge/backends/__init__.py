@@ -48,6 +48,6 @@ INDEX = {
 HOST = "numpy"
 """The name of the backend whose arrays represent host memory."""
 
-# The attributes are those of torch's compiler. It is told without an import of torch, because a compiled
-# program can be the first one to call xbridge.
+# The attributes are those of torch's compiler. They cannot be named in `backends/torch`, which is imported
+# with torch: functions that are traced are marked before, and the first call of xbridge may be a traced one.
 name_marks(constant="_dynamo_marked_constant", replaced="_torchdynamo_inline", outside="_torchdynamo_disable")
