@@ -19,6 +19,8 @@ GUESTS = {"files": (), "functions": ("-k", "not aligned"), "testing": ("-o", "xb
 CORE = ("plan", "engine/test_nested.py", "tree/test_registered.py")
 """Some tests of the core, which need no guest."""
 
+ALL_OF_CORE = ("core", "plan", "observe", "tree", "transfer", "host")
+
 
 def run_without(guest: str, copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """Run Python with a copy of xbridge that lacks a package."""
@@ -54,9 +56,12 @@ def test_guest__conversions_work_without_it(guest: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "tests", [CORE, pytest.param(ALL_OF_CORE, marks=pytest.mark.slow)], ids=["some", "all"]
+)
 @pytest.mark.parametrize("guest", GUESTS)
-def test_guest__tests_of_the_core_pass_without_it(guest: str, tmp_path: Path) -> None:
+def test_guest__tests_of_the_core_pass_without_it(guest: str, tests: tuple[str, ...], tmp_path: Path) -> None:
     """Tests of the core pass in a copy of xbridge without a guest."""
-    some = ("-m", "not slow", *GUESTS[guest], *[str(TESTS / one) for one in CORE])
+    some = ("-m", "not slow", *GUESTS[guest], *[str(TESTS / one) for one in tests])
     done = run_without(guest, tmp_path, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *some)
     assert done.returncode == 0, done.stdout[-2000:]

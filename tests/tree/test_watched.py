@@ -24,11 +24,6 @@ ARRAY = np.ones(3)
 THERE = xp.ones(3, device=xp.Device("device1"))
 
 
-@xbridge.aligned(backend="numpy")
-def doubled(x: Any) -> Any:
-    return {"twice": x + x}
-
-
 def give_back(x: Any, **options: Any) -> Any:
     _, restore = xbridge.align_back(x, **options)
     return restore
@@ -49,7 +44,6 @@ MOVING: list[Callable[[], Any]] = [
     lambda: xbridge.align_back(ARRAY, THERE),
     lambda: RESTORE(ARRAY),
     lambda: RESTORE([ARRAY]),
-    lambda: doubled(THERE),
 ]
 
 
@@ -63,6 +57,12 @@ def test_policy__warning_points_at_the_caller(call: Callable[[], Any]) -> None:
     assert {(one.filename, one.lineno) for one in caught} == {line}
     assert {(row.file, row.line) for row in seen.rows} == {line}
     assert sum(row.copied if call in COPYING else row.moved for row in seen.rows) >= ARRAY.nbytes
+
+
+def test_policy__warning_about_an_aligned_function_points_at_the_caller() -> None:
+    """The transfers of a call are reported at its line."""
+    doubled = xbridge.aligned(lambda x: {"twice": x + x}, backend="numpy")
+    test_policy__warning_points_at_the_caller(lambda: doubled(THERE))
 
 
 def test_policy__names_the_array_that_would_move() -> None:
