@@ -17,9 +17,9 @@ LIMITS = {
     "_plan": 1_190,
     "_registry": 980,
     "_transfer": 650,
-    "backends": 3_460,
+    "backends": 3_475,
     "files": 2_560,
-    "functions": 4_590,
+    "functions": 4_600,
     "testing": 10_290,
     "tree": 1_315,
 }
