@@ -61,7 +61,11 @@ def test_policy__warning_points_at_the_caller(call: Callable[[], Any]) -> None:
 
 def test_policy__warning_about_an_aligned_function_points_at_the_caller() -> None:
     """The transfers of a call are reported at its line."""
-    doubled = xbridge.aligned(lambda x: {"twice": x + x}, backend="numpy")
+
+    @xbridge.aligned(backend="numpy")
+    def doubled(x: Any) -> Any:
+        return {"twice": x + x}
+
     test_policy__warning_points_at_the_caller(lambda: doubled(THERE))
 
 

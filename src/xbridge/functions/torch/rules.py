@@ -152,7 +152,8 @@ class TorchRule(DerivableFunction):
     def __call__(self, *xs: torch.Tensor) -> list[torch.Tensor]:
         with _with_gradients():
             own = [x.clone() if x.is_inference() else x for x in xs]
-            self._refuse_changed(own)
+            if self.marks:
+                self._refuse_changed(own)
             return [y.detach() if y.requires_grad else y for y in self.run(own)]
 
     def _refuse_changed(self, xs: Tensors) -> None:
