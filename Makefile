@@ -43,12 +43,14 @@ demo: $(VENV)/run.stamp ## Run the example on real data, and a filter of SciPy i
 	@$(VENV)/bin/python -W error examples/digits.py
 	@$(VENV)/bin/python -W error examples/functions/deblur.py
 
-# Most of what JAX computes in the tests runs once: to compile it well takes twice as long as to compile it
-# quickly. The slow tests, and the nightly run over all dtypes, compile it as it is for users.
+# Each of the two processes has one processor, so threads of torch would wait for each other. Most of what
+# JAX computes in the tests runs once: to compile it well takes twice as long as to compile it quickly. The
+# slow tests, and the nightly run over all dtypes, compile it as it is for users.
 FAST_COMPILE := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false
 
 test test-core test-emulated: SWEEP = $(QUICK)
 test: export XLA_FLAGS = $(FAST_COMPILE)
+test: export OMP_NUM_THREADS = 1
 test: $(VENV)/dev.stamp ## Run the suite without its slow tests, in two processes (ARGS="-n 8" takes more)
 	COVERAGE_FILE=.coverage.$@ $(VENV)/bin/python -m pytest -q -n 2 --dist worksteal $(SWEEP) \
 	    $(if $(COVERAGE),--cov --cov-report= --cov-fail-under=0 --durations=20 --durations-min=5) $(PROGRAMS:%=--ignore=%) $(ARGS)
