@@ -113,6 +113,7 @@ def test_to_backend__default_dtype_narrows_exactly() -> None:
         lambda x: xbridge.to_backend(x, "torch", device="meta"),
         lambda x: xbridge.asarray(x, device=torch.device("meta"), copy=True),
         lambda x: xbridge.asarray(x, like=torch.ones(1, device="meta")),
+        lambda x: xbridge.asarray(x, like=torch.ones(1), device="meta"),
         lambda x: xbridge.tree.to_backend({"x": [x]}, "torch", device="meta")["x"][0],
         lambda x: xbridge.align(x, device="meta")[0],
         lambda x: xbridge.align(torch.ones(1, device="meta"), x)[1],

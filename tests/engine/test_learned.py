@@ -549,6 +549,7 @@ def test_call_cache__options_without_a_hash_of_their_own() -> None:
         assert tree.to_backend([np.ones(2)], "torch", device=Word("cpu"))[0].dtype == torch.float64
         assert xbridge.to_backend(np.ones(2), "torch", device=Word("cpu")).dtype == torch.float64
         assert xbridge.to_backend(np.ones(2), "torch", dtype=Single.SINGLE).dtype == torch.float32
+        assert xbridge.to_backend(np.ones(2), "torch", dtype=Word("float32")).dtype == torch.float32
         xbridge.to_backend(np.ones(2), "torch", dtype="float32")
     assert not any(type(part) in (Word, Single) for key in cached for part in key)
 

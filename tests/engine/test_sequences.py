@@ -44,6 +44,14 @@ def outcome(obj: Any, **options: Any) -> tuple[str, str]:
     return xbridge.backend_of(made), xbridge.dtype_of(made)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2"])
+def test_from_arrays__numbers_do_not_widen_a_float_dtype(dtype: str) -> None:
+    """A Python number takes the float dtype of the arrays beside it, and a scalar is not rounded to it."""
+    x = np.ones((), getattr(pytest.importorskip("ml_dtypes"), dtype))
+    assert outcome([x, 0.5]) == outcome([x, 3]) == ("numpy", dtype)
+    assert outcome([x[()], np.float32(1.1)]) == ("numpy", "float32")
+
+
 def test_from_arrays__promotion_ignores_earlier_lists() -> None:
     """NumPy's rules hold for arrays of several libraries even after torch promoted the same dtypes."""
     ml_dtypes = pytest.importorskip("ml_dtypes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -59,11 +60,12 @@ def test_copy__cast_by_several_threads_is_numpys_own() -> None:
 @by_size
 def test_copy__is_in_the_order_that_was_asked_for() -> None:
     """A copy is in the order that was asked for."""
-    for side in (3, 200):  # less than is aligned, and more
-        array = np.asfortranarray(np.arange(float(side * side)).reshape(side, side))
+    for side, dtype in itertools.product((3, 200), ("<f8", ">f8")):  # less than is aligned, and more
+        array = np.asfortranarray(np.arange(side * side, dtype=dtype).reshape(side, side))
         kept, turned = _host.copy(array), _host.copy(array, "C")
         assert kept.flags.f_contiguous
         assert turned.flags.c_contiguous
+        assert kept.dtype.isnative
         assert np.array_equal(kept, array)
         assert np.array_equal(turned, array)
 
@@ -279,3 +281,22 @@ def test_check_cast__refuses_integers_beyond_either_end(dtype: str) -> None:
     for lost in (ends.min - 1, ends.max + 1):
         with pytest.raises(xbridge.ValueLossError):
             memory.check_cast(np.array([0, lost]), dtype)
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "is_lost"),
+    [
+        ([1e39, np.inf], "float32", True),
+        ([1.0, np.nan, -np.inf], "float32", False),
+        ([1e39j, np.nan], "complex64", True),
+        ([2**40, 1], "int32", True),
+        ([65519.9999], "float16", True),  # float32 rounds it up, on the way of some libraries to half
+        ([65519.0], "float16", False),
+    ],
+)
+def test_check_cast__needs_the_finite_extremes_alone(values: list[Any], dtype: str, is_lost: bool) -> None:
+    """A cast that loses a value of an array is refused for its least and greatest finite values alone."""
+    x = np.array(values)
+    for host in (x, memory.finite_extremes(np, x)):
+        with pytest.raises(xbridge.ValueLossError) if is_lost else nullcontext():
+            memory.check_cast(host, dtype)

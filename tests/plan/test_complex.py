@@ -142,6 +142,8 @@ def test_cast__complex_inside_records_and_objects_is_refused(kind: str, dtype: A
         with pytest.raises(xbridge.DTypeError, match=r"records; try x|imaginary part would be lost"):
             xbridge.asarray(y, dtype=dtype)
         assert isinstance(xbridge.explain(y, "numpy", dtype=dtype).error, xbridge.DTypeError)
+        as_objects = xbridge.asarray(y, dtype=np.dtype(object))
+        assert str(as_objects) == str(y.astype(object))  # they hold all of it
     with pytest.raises(xbridge.DTypeError):
         xbridge.asarray(lazy, dtype=dtype).compute()
 
