@@ -210,7 +210,8 @@ class Call:
             return dtype
         near = resolve_dtype("nearest", dtype, array_library, CPU)
         has_near = array_library.unsupported_dtype(near, CPU) is None
-        hint = f"aligned(..., dtype='nearest'), or {lacks.hint}" if has_near else lacks.hint
+        option = "aligned(..., dtype='nearest')" if has_near else ""
+        hint = ", or ".join(filter(None, (option, lacks.hint)))
         raise lacks.error.build(f"give the result of {self.name} to {self.array_library}", lacks.reason, hint)
 
     def state(self) -> object:
