@@ -7,7 +7,7 @@ Some tensors look ordinary and are not values in memory: they are fake, freed, t
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import cache, lru_cache, reduce, wraps
+from functools import lru_cache, reduce, wraps
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -638,6 +638,10 @@ def _check_strided(x: torch.Tensor, host: HostArray) -> HostArray | None:
     return host
 
 
+_ml_dtypes: dict[torch.dtype, np.dtype[Any]] = {}
+"""The dtypes of ml_dtypes, which is optional, by torch's. An index takes a third of a cached call."""
+
+
 def _bits_to_numpy(x: torch.Tensor) -> HostArray | None:
     """Return `fast_to_numpy` of a tensor that `Tensor.numpy` refuses, if its dtype is one of ml_dtypes."""
     global _prechecks  # noqa: PLW0603 -- as in `fast_to_numpy`
@@ -657,7 +661,9 @@ def _bits_to_numpy(x: torch.Tensor) -> HostArray | None:
             return None
         if tracked:
             host.setflags(write=_TRACKED_IS_WRITABLE)
-        return host.view(_ml_dtype_of(dtype))
+        if dtype not in _ml_dtypes:
+            _ml_dtypes[dtype] = native_dtype(NAME_BY_TORCH[dtype])
+        return host.view(_ml_dtypes[dtype])
     except (RuntimeError, TypeError, ValueError, ImportError):
         return None
 
@@ -672,12 +678,6 @@ def _bits_from_numpy(host: HostArray) -> torch.Tensor | None:
         return None
     made = fast_from_numpy(host.view(f"u{host.itemsize}"))
     return None if made is None else made.view(dtype)
-
-
-@cache
-def _ml_dtype_of(dtype: torch.dtype) -> np.dtype[Any]:
-    """Return the dtype of ml_dtypes, which is optional, for one of torch's."""
-    return native_dtype(NAME_BY_TORCH[dtype])
 
 
 @lru_cache(64)  # there may be any number of dtypes with fields
