@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +17,17 @@ TESTS = Path(__file__).parents[1]
 GUESTS = {"files": (), "functions": ("-k", "not aligned"), "testing": ("-o", "xbridge_fixtures=false")}
 """Each guest, and the options of pytest by which no test uses it."""
 
-CORE = ("plan", "engine/test_nested.py", "tree/test_registered.py")
-"""Some tests of the core, which need no guest."""
+CORE = [f"{folder}/test_*.py" for folder in ("core", "plan", "observe", "tree", "transfer", "host")]
+CORE += ["engine/test_nested.py"]
+"""The tests of the core. Some are written with a guest."""
 
-ALL_OF_CORE = ("core", "plan", "observe", "tree", "transfer", "host")
+
+def uses(guest: str, path: Path) -> bool:
+    """Return True if a test or a helper names a guest, or a helper that it imports does."""
+    text = path.read_text(encoding="utf-8")
+    names = re.findall(r"^ *(?:from|import) (\w+)", text, re.MULTILINE)
+    helpers = [TESTS / "helpers" / f"{name}.py" for name in names]
+    return f"xbridge.{guest}" in text or any(uses(guest, each) for each in helpers if each.exists())
 
 
 def run_without(guest: str, copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
@@ -56,12 +64,10 @@ def test_guest__conversions_work_without_it(guest: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "tests", [CORE, pytest.param(ALL_OF_CORE, marks=pytest.mark.slow)], ids=["some", "all"]
-)
 @pytest.mark.parametrize("guest", GUESTS)
-def test_guest__tests_of_the_core_pass_without_it(guest: str, tests: tuple[str, ...], tmp_path: Path) -> None:
-    """Tests of the core pass in a copy of xbridge without a guest."""
-    some = ("-m", "not slow", *GUESTS[guest], *[str(TESTS / one) for one in tests])
+def test_guest__tests_of_the_core_pass_without_it(guest: str, tmp_path: Path) -> None:
+    """Tests of the core that are not written with a guest pass in a copy of xbridge without it."""
+    paths = [path for pattern in CORE for path in sorted(TESTS.glob(pattern))]
+    some = ("-m", "not slow", *GUESTS[guest], *[str(path) for path in paths if not uses(guest, path)])
     done = run_without(guest, tmp_path, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *some)
     assert done.returncode == 0, done.stdout[-2000:]
