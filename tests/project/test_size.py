@@ -11,7 +11,7 @@ import pytest
 
 LIMITS = {
     "_core": 1_590,
-    "_engine": 2_280,
+    "_engine": 2_255,
     "_host": 2_060,
     "_observe": 670,
     "_plan": 1_190,
@@ -25,7 +25,7 @@ LIMITS = {
 }
 """The most lines of each folder of the package."""
 
-ALL = 33_490
+ALL = 33_465
 """The most lines of all."""
 
 

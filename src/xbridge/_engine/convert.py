@@ -9,13 +9,13 @@ device or the computation of lazy arrays, wait until all arrays have come to the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
 from xbridge._core.devices import CPU
 from xbridge._core.protocol import Array, Backend
-from xbridge._engine.execute import call_untraced, is_observed, run_observed, run_steps
+from xbridge._engine.execute import is_observed, run_observed, run_steps
 from xbridge._engine.repeat import cache_import, plan_cacher
 from xbridge._engine.source import Source, import_for, resolve_source, with_mapped_dtype
 from xbridge._host.advice import aim
@@ -53,10 +53,10 @@ def each(
     if options.by_dtype:
         dtypes = [with_mapped_dtype(resolve_source(x), target, options).dtype for x in xs]
 
-        def convert_part(dtype: str | None, part: list[Any]) -> list[Array]:
+        def convert_mapped(dtype: str | None, part: list[Any]) -> list[Array]:
             return each(part, target, options._replace(dtype=dtype, by_dtype=()), otherwise=otherwise)
 
-        return in_groups(dtypes, xs, convert_part)
+        return in_groups(dtypes, xs, convert_mapped)
     # The fastest way that suits comes first: one call of C code for all arrays, packs for those that change
     # their device, a cached call for each, and a plan for the rest.
     converters = {cls: find_converter(options, target.name, cls) for cls in set(map(type, xs))}
@@ -67,23 +67,23 @@ def each(
             return ys
     done: list[Any] = _move_in_packs(target, xs, converters, options)
     done = [converters[type(x)](x) if y is None else y for x, y in zip(xs, done, strict=True)]
+    if not [y for y in done if y is None]:  # as nearly always
+        return done
     if otherwise:
-        _fill_gaps(done, xs, lambda rest: list(index_errors(otherwise(x, options) for x in rest)))
-    _fill_gaps(done, xs, lambda rest: _convert_planned(rest, target, options, version))
-    return done
+        done = list(
+            index_errors(otherwise(x, options) if y is None else y for x, y in zip(xs, done, strict=True))
+        )
+    given = [resolve_source(x) if y is None else y for x, y in zip(xs, done, strict=True)]
 
+    def convert_part(is_own: bool | None, part: list[Any]) -> list[Array]:  # noqa: FBT001 -- a group
+        if is_own is None:  # they are converted
+            return part
+        owners = list(dict.fromkeys(source.backend for source in part))
+        return call_untraced(partial(convert_all, version=version), part, owners, target, options)
 
-def _fill_gaps(done: list[Any], xs: list[Any], convert: Callable[[list[Any]], list[Any]]) -> None:
-    """Convert the inputs without a result together, and enter what is returned for them."""
-    gaps = [i for i, y in enumerate(done) if y is None]
-    if gaps:
-        try:
-            ys = convert([xs[i] for i in gaps])
-        except XBridgeError as error:
-            error.remap_index(gaps)
-            raise
-        for i, y in zip(gaps, ys, strict=True):
-            done[i] = y
+    # The target's own arrays come first: what is refused of them is, before others are computed or moved.
+    keys = [x.backend is target if isinstance(x, Source) else None for x in given]
+    return in_groups(keys, given, convert_part, first=True)
 
 
 def in_groups(
@@ -175,21 +175,34 @@ def refuse_unsupported(source: Source, target: Backend, *, leaving: bool) -> Non
         raise aim(refused.error.build(action, refused.reason, refused.hint), target)
 
 
-def _convert_planned(xs: list[Any], target: Backend, options: Options, version: int) -> list[Array]:
-    """Convert inputs by plans, those of the target and those of other libraries by themselves."""
-    sources = [resolve_source(x) for x in xs]
+def call_untraced(
+    fn: Callable[[Any, Backend, Options], T],
+    given: object,
+    sources: list[Backend],
+    target: Backend,
+    options: Options,
+) -> T:
+    """Call `fn(given, target, options)` with the tracing and modes of the libraries switched off.
 
-    def convert_part(_: bool, part: list[Source]) -> list[Array]:  # noqa: FBT001 -- a group
-        owners = list(dict.fromkeys(source.backend for source in part))
-        return call_untraced(partial(convert_all, version=version), part, owners, target, options)
-
-    # The target's own arrays come first: what is refused of them is, before others are computed or moved.
-    return in_groups([source.backend is target for source in sources], sources, convert_part, first=True)
+    A conversion between libraries cannot be part of a program that one of them traces. A conversion within
+    one library can, and is called directly. If a compiler traces the caller, `options.compiled` says so: the
+    compiled program will receive the result.
+    """
+    if all(source is target for source in sources):
+        return fn(given, target, options)
+    backends = dict.fromkeys((*sources, target))
+    for backend in backends:
+        if backend.is_tracing():
+            return backend.untraced(fn)(given, target, options._replace(compiled=True))  # type: ignore[no-any-return] # as `fn`
+    for backend in backends:
+        fn = backend.untraced(fn)
+    return fn(given, target, options)
 
 
 def convert(source: Source, target: Backend, options: Options) -> Array:
-    """Convert an input by a plan, as `convert_all` does."""
-    return convert_all([source], target, options, cache_version())[0]
+    """Convert an input as similar ones were converted, or by a plan."""
+    y = find_converter(options, target.name, type(source.array))(source.array)
+    return convert_all([source], target, options, cache_version())[0] if y is None else y
 
 
 def convert_all(sources: list[Source], target: Backend, options: Options, version: int) -> list[Array]:
@@ -198,58 +211,63 @@ def convert_all(sources: list[Source], target: Backend, options: Options, versio
     The plans are cached for inputs with the same key, unless they are observed, or the version of the cache
     is another one than the given one.
     """
-    if not is_observed(target):
-        return _run_together(list(index_errors(_prepare(sources, target, options, version))))
-    prepared = list(index_errors(_prepare(sources, target, options, None)))
-    arrays, plans = [x for x, _ in prepared], [found for _, found in prepared if found]
-    return run_observed(arrays, plans, lambda: _run_together(prepared))
-
-
-def _prepare(
-    sources: list[Source], target: Backend, options: Options, version: int | None
-) -> Iterator[tuple[Array, Plan | None]]:
-    """Yield each array with its plan; or the result of a plan that was just cached, and None."""
-    is_cached = False
-    for given in sources:
-        source, found = import_for(given, target, options), None
-        x = source.array
-        y = find_converter(options, target.name, type(x))(x) if is_cached else None
-        if y is None:
-            cache_plan = None
-            if version is not None:
-                cache_plan = plan_cacher(version, x, source.backend, target, options)
-            found = plan(source, target, options)
-            if cache_plan and (len(sources) == 1 or not any(_is_joint(step, found) for step in found.steps)):
-                cache_plan(found)
-                is_cached = True
-        if version is not None and not given.is_array:
+    observed, is_cached = is_observed(target), False
+    arrays: list[Array] = []
+    plans: dict[int, Plan] = {}
+    for i, given in enumerate(sources):
+        try:
+            source = import_for(given, target, options)
+            x = source.array
+            y = find_converter(options, target.name, type(x))(x) if is_cached else None
+            if y is None:
+                cache_plan = None if observed else plan_cacher(version, x, source.backend, target, options)
+                plans[i] = found = plan(source, target, options)
+                joint = len(sources) > 1 and any(_is_joint(step, found) for step in found.steps)
+                if cache_plan and not joint:
+                    cache_plan(found)
+                    is_cached = True
+        except XBridgeError as error:
+            error.index = i
+            raise
+        arrays.append(x if y is None else y)
+        if not given.is_array:
             cache_import(version, type(given.array), x, target, options)
-        yield (x if y is None else y), found
+    if observed:
+        return run_observed(arrays.copy(), list(plans.values()), lambda: _run_together(arrays, plans))
+    return _run_together(arrays, plans)
 
 
-def _run_together(prepared: list[tuple[Array, Plan | None]]) -> list[Array]:
+def _run_together(arrays: list[Array], plans: dict[int, Plan]) -> list[Array]:
     """Run the plans: each joint step for all arrays that have come to it, and the other steps one by one."""
-    arrays = [x for x, _ in prepared]
-    plans = {i: found for i, (_, found) in enumerate(prepared) if found}
-    begins = dict.fromkeys(plans, 0)
-    while begins:
-        waiting: dict[Step, list[int]] = {}
-        for i, begin in list(begins.items()):
-            steps = plans[i].steps
-            joint = (at for at in range(begin, len(steps)) if _is_joint(steps[at], plans[i]))
-            end = next(joint, None) if len(arrays) > 1 else None
+    left = [plans[i].steps if i in plans else () for i in range(len(arrays))]
+
+    def run_part(joint: tuple[Step, ...], chosen: list[int]) -> list[Array]:
+        xs = [arrays[i] for i in chosen]
+        if not joint:
+            return xs
+        ours = [plans[i] for i in chosen]
+        try:
+            many = joint[0]._replace(op=_JOINT_OPS[joint[0].op])
+            done: list[Array] | None = run_steps(xs, ours[0], (many,), ours)
+        except XBridgeError:  # to move them one by one finds the one that fails
+            if joint[0].op != "to_device":
+                raise
+            done = None
+        return done or list(index_errors(run_steps(x, plan, joint) for x, plan in zip(xs, ours, strict=True)))
+
+    while any(left):
+        waiting = []
+        for i, steps in enumerate(left):
+            joint = (at for at, step in enumerate(steps) if len(arrays) > 1 and _is_joint(step, plans[i]))
+            end = next(joint, len(steps))
             try:
-                arrays[i] = run_steps(arrays[i], plans[i], steps[begin:end])
+                arrays[i] = run_steps(arrays[i], plans[i], steps[:end]) if steps else arrays[i]
             except XBridgeError as error:
                 error.index = i
                 raise
-            if end is None:
-                del begins[i]
-            else:
-                begins[i] = end + 1
-                waiting.setdefault(steps[end], []).append(i)
-        for step, chosen in waiting.items():
-            _run_jointly(step, arrays, plans, chosen)
+            waiting.append(steps[end : end + 1])
+            left[i] = steps[end + 1 :]
+        arrays = in_groups(waiting, list(range(len(arrays))), run_part)
     return arrays
 
 
@@ -259,22 +277,3 @@ def _is_joint(step: Step, plan: Plan) -> bool:
         return step.module.materialize_many is not None
     nbytes = nbytes_of(plan.conversion.info.shape, plan.conversion.info.dtype)
     return step.op == "to_device" and nbytes is not None and nbytes <= SMALL_NBYTES
-
-
-def _run_jointly(step: Step, arrays: list[Array], plans: dict[int, Plan], chosen: list[int]) -> None:
-    """Run one step for the chosen arrays. If a move fails, move them one by one to find the culprit."""
-    xs, ours = [arrays[i] for i in chosen], [plans[i] for i in chosen]
-    done: list[Array] | None = None
-    try:
-        try:
-            done = run_steps(xs, ours[0], (step._replace(op=_JOINT_OPS[step.op]),), ours)
-        except XBridgeError:
-            if step.op != "to_device":
-                raise
-        if done is None:
-            done = list(index_errors(run_steps(x, plan, (step,)) for x, plan in zip(xs, ours, strict=True)))
-    except XBridgeError as error:
-        error.remap_index(chosen)
-        raise
-    for i, y in zip(chosen, done, strict=True):
-        arrays[i] = y

@@ -20,7 +20,7 @@ from xbridge._core.entry_points import codes
 from xbridge._core.protocol import Array, Backend
 from xbridge._core.tracing import none_in_traces, outside_traces, traced_as
 from xbridge._plan.rules import has_device
-from xbridge._plan.steps import Options, Plan, Step
+from xbridge._plan.steps import Plan, Step
 from xbridge._registry import registry
 from xbridge.errors import (
     Chained,
@@ -96,32 +96,6 @@ class Observer:
 
     def after(self, plan: Plan, caller: CallSite, seconds: float, source: Array, result: Array) -> None:
         """Observe a conversion after it has run, and the time that it took."""
-
-
-def call_untraced(
-    fn: Callable[[Any, Backend, Options], T],
-    given: object,
-    sources: list[Backend],
-    target: Backend,
-    options: Options,
-) -> T:
-    """Call `fn(given, target, options)` with the tracing and modes of the libraries switched off.
-
-    A conversion between libraries cannot be part of a program that one of them traces. A conversion within
-    one library can, and is called directly. If a compiler traces the caller, `options.compiled` says so: the
-    compiled program will receive the result.
-    """
-    if all(source is target for source in sources):
-        return fn(given, target, options)
-    backends: list[Backend] = []
-    for backend in (*sources, target):
-        if backend.is_tracing():
-            return backend.untraced(fn)(given, target, options._replace(compiled=True))  # type: ignore[no-any-return] # as `fn`
-        if backend not in backends:
-            backends.append(backend)
-    for backend in backends:
-        fn = backend.untraced(fn)
-    return fn(given, target, options)
 
 
 def run(x: Array, plan: Plan) -> Array:

@@ -21,8 +21,8 @@ from xbridge._core.literals import NUMBERS
 from xbridge._core.protocol import Array, ArrayInfo, Backend, HostArray
 from xbridge._core.tracing import constant_in_traces, is_traced, none_in_traces
 from xbridge._engine import literals
-from xbridge._engine.convert import convert, convert_all, each, in_groups, refuse_unsupported
-from xbridge._engine.execute import call_untraced, is_observed, run
+from xbridge._engine.convert import call_untraced, convert, each, in_groups, refuse_unsupported
+from xbridge._engine.execute import is_observed, run
 from xbridge._engine.literals import Filler
 from xbridge._engine.numbers import (
     explicit_dtype,
@@ -40,7 +40,7 @@ from xbridge._plan.options import find_converter
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination, refuse_unreadable
 from xbridge._plan.steps import Conversion, Options, Plan, Step
-from xbridge._registry.call_cache import cache_version, decline, direct, resolve_on_call, unchanged
+from xbridge._registry.call_cache import decline, direct, resolve_on_call, unchanged
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import DeviceError, GradientError, OptionError, ValueLossError, XBridgeError
@@ -75,11 +75,11 @@ class _Element(NamedTuple):
 def from_arrays(nest: Nest, target: Backend, options: Options) -> Array:
     """Stack the arrays of a list in one array."""
     refuse_sharing(options, nest)
-    version, options = cache_version(), options._replace(copy=None)
+    options = options._replace(copy=None)
     y = _stack_at_once(nest, target, options)
     if y is None:
         nest = _without_numbers(nest, target, options.dtype) if is_traced() else nest
-        (y,) = convert_all([_stack_each(nest, target, options)], target, options, version)
+        y = convert(_stack_each(nest, target, options), target, options)
     return y
 
 

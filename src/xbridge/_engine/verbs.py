@@ -14,8 +14,8 @@ from xbridge._core.devices import CPU, SHARDED, Device
 from xbridge._core.dtypes import DTYPES, category, holds_every, is_numeric
 from xbridge._core.protocol import Array, Backend, HostArray
 from xbridge._core.tracing import none_in_traces
-from xbridge._engine.convert import convert, each, in_groups, plan, refuse_unsupported
-from xbridge._engine.execute import call_untraced, run_steps
+from xbridge._engine.convert import call_untraced, convert, each, in_groups, plan, refuse_unsupported
+from xbridge._engine.execute import run_steps
 from xbridge._engine.repeat import convert_by_type, unless_followed, with_like
 from xbridge._engine.source import (
     Source,
@@ -57,7 +57,7 @@ def to_backend(x: object, name: str | ModuleType, options: CallOptions) -> Array
     version = cache_version()
     source, target = resolve_request(x, name), get(name)
     checked = read_options((target, source.backend), options)
-    y = each([x], target, checked)[0]
+    y = _make(convert, source, [source.backend], target, checked)
     known = find_converter(checked, target.name, type(x))
     if known is not decline and options.are_constant(name):
         key = options.key("convert", name, type(x))
@@ -89,7 +89,7 @@ def asarray(obj: object, like: object, name: str | ModuleType | None, options: C
     target_is_inferred = target is None
     target = target or backends[0]
     checked = read_options((target, backends[0]), options)
-    y = each([obj], target, checked)[0] if fn is convert else _make(fn, content, backends, target, checked)
+    y = _make(fn, content, backends, target, checked)
     if _is_cacheable(like, [target, *backends]) and given.are_constant(name):
         if fn is convert:
             known = find_converter(checked, target.name, type(obj))
@@ -136,8 +136,9 @@ def align(
 def _make(
     fn: Callable[..., Array], content: Any, backends: list[Backend], target: Backend, options: Options
 ) -> Array:
-    """Make an array of numbers or of a list, and cast it if the call maps its dtype."""
-    if not options.by_dtype:
+    """Convert an input. An array of numbers or of a list is made first if the call maps its dtype."""
+    if fn is convert or not options.by_dtype:
+        options = with_mapped_dtype(content, target, options)
         return call_untraced(fn, content, backends, target, options)
     y = call_untraced(fn, content, backends, target, options._replace(by_dtype=(), requires_grad=None))
     return each([y], target, options)[0]

@@ -10,8 +10,7 @@ from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
-from xbridge._engine.convert import convert, each, plan
-from xbridge._engine.execute import call_untraced
+from xbridge._engine.convert import call_untraced, convert, each, plan
 from xbridge._engine.repeat import compose
 from xbridge._engine.source import import_for, resolve_source
 from xbridge._host.exporters import has_attribute
