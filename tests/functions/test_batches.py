@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from crossed import aligned, refused, same, wide
+from crossed import aligned, autograd_function, refused, same
 
 from xbridge import GradientError, OptionError
 
@@ -15,7 +15,8 @@ torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 jnp = pytest.importorskip("jax.numpy")
 
-wide64 = pytest.fixture(autouse=True)(wide)
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 A, B = np.arange(1.0, 4), np.arange(6.0).reshape(3, 2) + 1
 
@@ -61,56 +62,40 @@ def pure(a: Any, b: Any) -> Any:
     return a * a * b
 
 
-def each(f: Any) -> dict[str, Any]:
-    """Transforms of JAX whose arguments differ in rank, and are batched."""
-    grad = jax.grad(lambda a, b: f(a, b).sum(), argnums=(0, 1))
+def each(func: Any, f: Any) -> dict[str, Any]:
+    """Transforms of JAX or of `torch.func` whose arguments differ in rank, and are batched."""
+    grad, vmap = func.grad(lambda a, b: f(a, b).sum(), argnums=(0, 1)), func.vmap
     return {
-        "values": jax.vmap(f),
-        "gradients": jax.vmap(grad),
-        "tangents": jax.vmap(lambda a, b: jax.jvp(f, (a, b), (a, b))[1]),
-        "tangents of one": jax.vmap(lambda a, b: jax.jvp(lambda b: f(a, b), (b,), (b,))[1]),
-        "jacrev": jax.vmap(jax.jacrev(f, argnums=(0, 1))),
-        "jacfwd": jax.vmap(jax.jacfwd(f, argnums=(0, 1))),
-        "gradient of a batch": jax.grad(lambda a, b: jax.vmap(f)(a, b).sum(), argnums=(0, 1)),
-        "second gradients": jax.vmap(jax.grad(lambda a, b: sum(x.sum() for x in grad(a, b)), argnums=(0, 1))),
-        "a tangent of gradients": jax.vmap(lambda a, b: jax.jvp(grad, (a, b), (a, b))[1]),
-        "one for all": jax.vmap(grad, in_axes=(None, 0)),
+        "values": vmap(f),
+        "gradients": vmap(grad),
+        "tangents": vmap(lambda a, b: func.jvp(f, (a, b), (a, b))[1]),
+        "tangents of one": vmap(lambda a, b: func.jvp(lambda b: f(a, b), (b,), (b,))[1]),
+        "jacrev": vmap(func.jacrev(f, argnums=(0, 1))),
+        "jacfwd": vmap(func.jacfwd(f, argnums=(0, 1))),
+        "gradient of a batch": func.grad(lambda a, b: vmap(f)(a, b).sum(), argnums=(0, 1)),
+        "second gradients": vmap(func.grad(lambda a, b: sum(x.sum() for x in grad(a, b)), argnums=(0, 1))),
+        "a tangent of gradients": vmap(lambda a, b: func.jvp(grad, (a, b), (a, b))[1]),
+        "one for all": vmap(grad, (None, 0)),
     }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", each(pure))
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
-def test_signature__arguments_of_other_ranks_in_jax(way: str, compiled: bool) -> None:
+CALLERS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "torch": (torch.func, torch.from_numpy, lambda f: f),
+    "jax": (jax, jnp.asarray, lambda f: f),
+    "jit": (jax, jnp.asarray, jax.jit),
+}
+
+
+@pytest.mark.parametrize("way", each(jax, pure))
+@pytest.mark.parametrize(
+    "caller", ["torch", *(pytest.param(name, marks=pytest.mark.slow) for name in ("jax", "jit"))]
+)
+def test_signature__arguments_of_other_ranks(caller: str, way: str) -> None:
     """Derivatives in a batch have the shapes of their arguments, whichever have fewer axes."""
-    found, right = each(product([]))[way], each(pure)[way]
-    a = jnp.asarray(A[0] if way == "one for all" else A)
-    made = (jax.jit(found) if compiled else found)(a, jnp.asarray(B))
-    for y, expected in zip(jax.tree.leaves(made), jax.tree.leaves(right(a, jnp.asarray(B))), strict=True):
-        same(y, expected)
-
-
-def in_torch(f: Any) -> dict[str, Any]:
-    func = torch.func
-    grad = func.grad(lambda a, b: f(a, b).sum(), argnums=(0, 1))
-    sums = func.grad(lambda a, b: sum(x.sum() for x in grad(a, b)), argnums=(0, 1))
-    return {
-        "gradients": func.vmap(grad),
-        "tangents": func.vmap(lambda a, b: func.jvp(f, (a, b), (a, b))[1]),
-        "jacrev": func.vmap(func.jacrev(f, argnums=(0, 1))),
-        "jacfwd": func.vmap(func.jacfwd(f, argnums=(0, 1))),
-        "second gradients": func.vmap(sums),
-    }
-
-
-@pytest.mark.parametrize("way", in_torch(pure))
-def test_signature__arguments_of_other_ranks_in_torch(way: str) -> None:
-    """The same holds under the transforms of torch."""
-    a, b = torch.from_numpy(A), torch.from_numpy(B)
-    made, right = in_torch(product([]))[way](a, b), in_torch(pure)[way](a, b)
-    for y, expected in zip(
-        torch.utils._pytree.tree_leaves(made), torch.utils._pytree.tree_leaves(right), strict=True
-    ):
+    func, make, compiled = CALLERS[caller]
+    a, b = make(A[:1].reshape(()) if way == "one for all" else A), make(B)
+    made, right = compiled(each(func, product([]))[way])(a, b), each(func, pure)[way](a, b)
+    for y, expected in zip(jax.tree.leaves(made), jax.tree.leaves(right), strict=True):
         same(y, expected)
 
 
@@ -140,17 +125,8 @@ def test_signature__keywords_in_another_order() -> None:
     same(f(b=da.from_array(B, chunks=(2, 2)), a=da.from_array(A, chunks=2)).compute(), right)
 
 
-class Sine(torch.autograd.Function):  # type: ignore[misc,name-defined] # the module is imported by its name
-    """A function without a rule for batches."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        ctx.save_for_backward(x)
-        return x.sin()
-
-    @staticmethod
-    def backward(ctx: Any, g: Any) -> Any:
-        return g * ctx.saved_tensors[0].cos()
+by_rule = autograd_function(lambda x: x.sin(), lambda ctx, g: g * ctx.saved_tensors[0].cos())
+"""A function without a rule for batches."""
 
 
 def by_branch(x: Any) -> Any:
@@ -170,13 +146,13 @@ def by_cell(x: Any) -> Any:
     return CELL(x)[0]
 
 
-UNBATCHED = [by_branch, by_write, by_cell, Sine.apply, lambda x: x * x.max().item()]
+UNBATCHED = [by_branch, by_write, by_cell, by_rule]
 """Functions of torch that `torch.vmap` refuses."""
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # of torch, about a batch of gradients
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])  # five programs
-@pytest.mark.parametrize("fn", UNBATCHED[:4])
+@pytest.mark.parametrize("fn", UNBATCHED)
 def test_aligned__examples_that_torch_does_not_batch(fn: Any, compiled: bool) -> None:
     """A batch of a function that torch cannot batch has the values and all derivatives of its examples."""
     declared = {"result": np.empty_like} if fn is by_branch else {}  # it cannot be traced
@@ -190,7 +166,7 @@ def test_aligned__examples_that_torch_does_not_batch(fn: Any, compiled: bool) ->
     wanted = torch.stack([gradients(lambda x: fn(x).sum(), x) for x in examples])
     same(jit(jax.vmap(jax.grad(total)))(xs), wanted)
     same(jit(jax.grad(lambda xs: jax.vmap(f)(xs).sum()))(xs), wanted)
-    if fn != Sine.apply:  # which has no forward mode
+    if fn is not by_rule:  # which has no forward mode
         same(jit(jax.jacfwd(f))(xs[0]), gradients(fn, examples[0]))
         hessian = torch.autograd.functional.hessian(lambda x: fn(x).sum(), examples[0])
         same(jit(jax.hessian(total))(xs[0]), hessian)
@@ -312,20 +288,17 @@ def test_aligned__empty_batch_has_the_dtypes_and_the_shapes_of_the_results() -> 
         assert (tuple(at.shape), at.dtype) == ((size,), torch.int64)
 
 
-def test_aligned__shapes_are_enough_for_tensors_without_memory() -> None:
-    """Shapes are enough for tensors without memory."""
-    f = aligned(backend="jax")(lambda x: (x @ x.T, x.sum()))
-    x = torch.ones(2, 3, device="meta", requires_grad=True)
-    y, s = f(x)
-    assert (y.is_meta, tuple(y.shape), tuple(s.shape)) == (True, (2, 2), ())
-    (g,) = torch.autograd.grad(y.sum() + s, x)
-    assert (g.is_meta, tuple(g.shape)) == (True, (2, 3))
-
-
 @pytest.mark.parametrize("library", ["numpy", "jax"])
-def test_aligned__result_has_no_values_if_one_of_the_tensors_has_none(library: str) -> None:
-    """A result has no values if one of the tensors has none."""
-    f = aligned(backend=library, result=lambda x, y: np.empty_like(x))(lambda x, y: x + y)
+def test_aligned__shapes_are_enough_for_tensors_without_memory(library: str) -> None:
+    """A result, and a gradient, has no values if one of the tensors has none."""
+
+    def outer(x: Any, y: Any) -> Any:
+        return x[:, None] * y
+
+    given = {"vjp": lambda g, z, x, y: (g @ y, x @ g)} if library == "numpy" else {}
+    f, far = aligned(backend=library, result=outer, **given)(outer), torch.ones(3, device="meta")
     for x in (torch.ones(2), torch.ones(2, requires_grad=True)):
-        assert f(x, torch.ones(2, device="meta")).is_meta
-        assert f(torch.ones(2, device="meta"), x).is_meta
+        for made in (f(x, far), f(far, x).T):
+            assert (made.is_meta, tuple(made.shape)) == (True, (2, 3))
+    (slope,) = torch.autograd.grad(f(far.requires_grad_(), far).sum(), far)
+    assert (slope.is_meta, tuple(slope.shape)) == (True, (3,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from crossed import X, aligned, by_hand, curve, in_library, leaf, same, slope, value, wide
+from crossed import X, aligned, autograd_function, by_hand, curve, in_library, leaf, same, slope, value
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -13,8 +13,6 @@ jnp = jax.numpy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-wide64 = pytest.fixture(autouse=True)(wide)
 
 OF_JAX = aligned(backend="jax")(lambda x: x * jnp.sin(x))
 OF_TORCH = aligned(backend="torch")(lambda x: x * torch.sin(x))
@@ -91,17 +89,9 @@ def test_aligned__jax_transposes_and_compiles_a_call_ahead_of_time(f: Any) -> No
 def test_aligned__derivatives_of_the_users_own_are_used() -> None:
     """Derivatives that the user gives are used."""
 
-    class Cube(torch.autograd.Function):  # type: ignore[misc,name-defined] # torch is Any
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.save_for_backward(x)
-            return x**3
-
-        @staticmethod
-        def backward(ctx: Any, g: Any) -> Any:  # not the derivative, so that it shows
-            return 5 * ctx.saved_tensors[0] * g
-
-    cube = aligned(backend="torch")(Cube.apply)
+    # not the derivative, so that it shows
+    cube = autograd_function(lambda x: x**3, lambda ctx, g: 5 * ctx.saved_tensors[0] * g)
+    cube = aligned(backend="torch")(cube)
     same(jax.jit(jax.grad(lambda x: cube(x).sum()))(jnp.asarray(X)), 5 * X)
     custom = jax.custom_vjp(lambda x: x**3)
     custom.defvjp(lambda x: (x**3, x), lambda x, g: (5 * x * g,))
@@ -120,8 +110,8 @@ def test_aligned__error_of_a_function_is_the_callers_and_the_next_call_works(fun
             raise KeyError("mine")
         return in_library(function)(x)
 
-    call = aligned(backend=function, vjp=lambda g, y, x: g * slope(x))(f) if function == "numpy" else None
-    call = call or aligned(backend=function)(f)
+    given = {"vjp": lambda g, y, x: g * slope(x)} if function == "numpy" else {}
+    call = aligned(backend=function, **given)(f)
     x = leaf() if function != "torch" else jnp.asarray(X)
 
     def run() -> Any:

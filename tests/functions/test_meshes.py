@@ -8,14 +8,11 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from crossed import X, array, in_torch, same, slope, value, wide
+from crossed import X, array, in_torch, same, slope, value
 from versions import needs_newer_jax
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
-
-
-wide64 = pytest.fixture(autouse=True)(wide)
 
 
 @needs_newer_jax

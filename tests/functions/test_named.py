@@ -10,15 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crossed import X, aligned, same, wide
+from crossed import X, aligned, same
 
 import xbridge
 from xbridge import DeviceError, DTypeError, OptionError, UnsupportedArrayError
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
-
-wide64 = pytest.fixture(autouse=True)(wide)
 
 
 def kinds(*xs: Any, **named: Any) -> str:
@@ -81,14 +79,6 @@ def test_aligned_arrays__arguments_stay_positional_or_keywords_as_they_were_give
     assert x.grad == 5
     with pytest.raises(TypeError, match=r"f\(\) missing 1 required positional argument: 'w'"):
         aligned(backend="numpy", arrays="w")(f)(X)
-
-
-def test_aligned__container_of_modules_is_a_constant() -> None:
-    """A module has arrays of its own, which are not those of the call."""
-    lin = torch.nn.Linear(3, 3)
-    f = aligned(backend="torch")(lambda x, c: x)
-    for c in (frozenset({lin}), MappingProxyType({"model": lin}), SimpleNamespace(model=lin, n=3)):
-        same(f(X, c), X)
 
 
 def test_aligned_arrays__numbers_and_lists_do_not_decide_and_have_the_default_dtype_of_what_does() -> None:
@@ -187,13 +177,15 @@ def test_aligned_arrays__arrays_are_never_passed_over_in_a_container_that_is_not
 
 
 def test_aligned_arrays__objects_without_arrays_are_passed_unchanged() -> None:
-    """Objects without arrays are passed unchanged."""
+    """Objects without arrays of the call are passed unchanged; those of a module are its own."""
+    lin = torch.nn.Linear(3, 3)
     with Path(__file__).open(encoding="utf-8") as file:
         for thing in (
             {1, 2},
             {"a": 1}.keys(),
             MappingProxyType({"a": 1}),
             SimpleNamespace(a="b"),
+            *(frozenset({lin}), MappingProxyType({"model": lin}), SimpleNamespace(model=lin, n=3)),
             type("Counting", (), {"n_fields": 0})(),  # as the classes of named tuples that are made in C
             file,
             range(2),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from crossed import X, aligned, refused, same, wide
+from crossed import X, aligned, refused, same, total
 
 import xbridge
 from xbridge import DTypeError, GradientError, OptionError, UnsupportedArrayError, ValueLossError
@@ -20,7 +20,7 @@ jnp = pytest.importorskip("jax.numpy")
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-wide64 = pytest.fixture(wide)
+NARROW = True
 
 DECLARED: dict[str, Any] = {
     "not declared": {},
@@ -150,13 +150,10 @@ def test_aligned__declared_dict_with_keys_in_another_order() -> None:
     [
         lambda x: {"a": x, "c": x, "t": "yes"},
         lambda x: {"a": x, "b": x, "t": "no"},
-        lambda x: {"a": x, "b": x},
         lambda x: (x, x, "yes"),
-        lambda x: {"a": x, "b": (x,), "t": "yes"},
         lambda x: {"a": x, "b": x, "t": x},
-        lambda x: x,
     ],
-    ids=["other keys", "another text", "fewer keys", "a tuple", "a tuple inside", "an array", "one array"],
+    ids=["other keys", "another text", "a tuple", "an array"],
 )
 def test_aligned__declared_structure_is_another(declared: Callable[..., Any]) -> None:
     """A result with other containers, keys or constants than declared is an error in compiled code."""
@@ -241,12 +238,14 @@ def test_aligned__dtype_that_the_caller_lacks(dtype: str | None) -> None:
 @pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("dtype", [None, "float64"])
 def test_aligned__dtype_that_the_library_lacks(dtype: str | None) -> None:
-    """The error names the argument of a tracked call, as it does of any other."""
+    """The error names the argument of a tracked call, as any other does; JAX would truncate a result."""
     f = aligned(backend="jax", dtype=dtype)(lambda x, y: y)
     for x in (torch.ones(2), torch.ones(2, requires_grad=True)):
         y = torch.ones(2, dtype=torch.float64)
         with pytest.raises(DTypeError, match="at argument 1 of" if dtype is None else "at argument 0 of"):
             f(x, y)
+    result = aligned(backend="jax", dtype=dtype)(lambda _: np.array([2**40 + 1]))
+    refused(DTypeError, lambda: result(torch.ones(4, requires_grad=True)), "nearest")
 
 
 # -- results that hide arrays --------------------------------------------------------------------------------
@@ -316,18 +315,15 @@ FOREIGN: dict[str, Any] = {
 def test_aligned__result_that_would_lose_its_meaning_is_refused(name: str, kept: Any) -> None:
     """A tracked call refuses what a direct one refuses, with its own error."""
     f = aligned(backend=name, result=lambda *_: X)(lambda *_: kept)
+    g = aligned(backend="numpy", vjp=lambda *_: kept)(np.sin)
     t, v = torch.from_numpy(X.copy()), jax.numpy.asarray(X)
     calls = [lambda: f(t.requires_grad_()), lambda: torch.vmap(f)(t[None])] if name != "torch" else []
     if name != "jax":
         calls += [lambda: jax.vjp(f, v), lambda: jax.vmap(f)(v[None])]
+    if kept.dtype != object:  # whose numbers are cast to those of the argument
+        calls += [lambda: jax.grad(total(g))(v)]
     for call in calls:
         refused(DTypeError if kept.dtype == object else UnsupportedArrayError, call)
-
-
-def test_aligned__gradient_with_a_mask_is_refused() -> None:
-    x = torch.from_numpy(X.copy()).requires_grad_()
-    f = aligned(backend="numpy", vjp=lambda g, *_: np.ma.masked_array(g, X > 1))(np.sin)
-    refused(UnsupportedArrayError, f(x).sum().backward)
 
 
 @pytest.mark.parametrize("kept", [X[::-1], X.astype(">f8")], ids=["reversed", "big-endian"])
@@ -338,13 +334,6 @@ def test_aligned__tracked_result_may_be_any_array_of_numpy(name: str, kept: Any)
     f = aligned(backend=name)(lambda _: kept)
     made = f(torch.ones(4).requires_grad_()) if name == "jax" else jax.jit(f)(jax.numpy.ones(4))
     same(made, kept)
-
-
-def test_aligned__integer_of_numpy_is_not_truncated_in_a_result() -> None:
-    """JAX has no int64 without its x64 mode, and would return other numbers."""
-    f = aligned(backend="jax")(lambda _: np.array([2**40 + 1]))
-    with jax.enable_x64(False):
-        refused(DTypeError, lambda: f(torch.ones(4).requires_grad_()), "nearest")
 
 
 @pytest.mark.usefixtures("wide64")

@@ -1,12 +1,15 @@
-"""Every function's library with every caller's: eager, transformed and compiled, against NumPy's numbers."""
+"""Every function's library with every caller's, eager and transformed, and random programs of both."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pytest
-from crossed import FUNCTIONS, PAIRS, X, curve, in_library, same, slope, total, value, wide
+from crossed import FUNCTIONS, PAIRS, X, curve, in_library, same, slope, total, value
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from random_programs import Case, cases, check, check_compiled, check_gradients
 
 import xbridge
 
@@ -16,18 +19,40 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")
 """By torch itself, in `linearize`."""
 
-wide64 = pytest.fixture(autouse=True)(wide)
-
 BATCH = np.stack([X, X + 1, X + 2])
 
 
-def of_torch(*, arrays: bool = True) -> dict[str, tuple[Callable[..., Any], Any]]:
-    """What torch does with a function -> what comes of it."""
+Ways: TypeAlias = "dict[str, tuple[Callable[..., Any], Any]]"
+
+
+def of_both(func: Any, x: Any, batch: Any) -> Ways:
+    """What `jax` and `torch.func` do with a function -> what comes of it."""
+    return {
+        "plain": (lambda f: f(x), value(X)),
+        "grad": (lambda f: func.grad(total(f))(x), slope(X)),
+        "grad of grad": (lambda f: func.grad(total(func.grad(total(f))))(x), curve(X)),
+        "jvp": (lambda f: func.jvp(f, (x,), (x,))[1], X * slope(X)),
+        "jvp of jvp": (
+            lambda f: func.jvp(lambda v: func.jvp(f, (v,), (x,))[1], (x,), (x,))[1],
+            X * X * curve(X),
+        ),
+        "vjp": (lambda f: func.vjp(f, x)[1](x)[0], X * slope(X)),
+        "jacrev": (lambda f: func.jacrev(f)(x), np.diag(slope(X))),
+        "jacfwd": (lambda f: func.jacfwd(f)(x), np.diag(slope(X))),
+        "hessian": (lambda f: func.hessian(total(f))(x), np.diag(curve(X))),
+        "vmap": (lambda f: func.vmap(f, 1)(batch), value(BATCH.T)),
+        "vmap of vmap": (lambda f: func.vmap(func.vmap(f), 1)(batch), value(BATCH.T)),
+        "vmap of grad": (lambda f: func.vmap(func.grad(total(f)))(batch), slope(BATCH)),
+        "grad of vmap": (lambda f: func.grad(total(func.vmap(f, 1)))(batch), slope(BATCH)),
+        "linearize": (lambda f: func.linearize(f, x)[1](x), X * slope(X)),
+    }
+
+
+def of_torch(*, arrays: bool = True) -> Ways:
     import torch
 
     given: tuple[Any, Any] = (torch.from_numpy(X), torch.from_numpy(BATCH)) if arrays else (X, BATCH)
     x, batch = given
-    func = torch.func
 
     def backward(f: Callable[..., Any]) -> Any:
         leaf = x.clone().requires_grad_()
@@ -40,30 +65,16 @@ def of_torch(*, arrays: bool = True) -> dict[str, tuple[Callable[..., Any], Any]
         return torch.autograd.grad(first.sum(), leaf)[0]
 
     return {
-        "plain": (lambda f: f(x), value(X)),
+        **of_both(torch.func, x, batch),
         "nothing recorded": (torch.no_grad()(lambda f: f(x.clone().requires_grad_())), value(X)),
         "inference": (torch.inference_mode()(lambda f: f(x.clone())), value(X)),
         "backward": (backward, slope(X)),
         "twice": (twice, curve(X)),
-        "grad": (lambda f: func.grad(total(f))(x), slope(X)),
-        "grad of grad": (lambda f: func.grad(total(func.grad(total(f))))(x), curve(X)),
-        "jvp": (lambda f: func.jvp(f, (x,), (x,))[1], X * slope(X)),
-        "vjp": (lambda f: func.vjp(f, x)[1](x)[0], X * slope(X)),
-        "jacrev": (lambda f: func.jacrev(f)(x), np.diag(slope(X))),
-        "jacfwd": (lambda f: func.jacfwd(f)(x), np.diag(slope(X))),
-        "hessian": (lambda f: func.hessian(total(f))(x), np.diag(curve(X))),
-        "vmap": (lambda f: torch.vmap(f, in_dims=1)(batch), value(BATCH.T)),
-        "vmap of vmap": (lambda f: torch.vmap(torch.vmap(f), in_dims=1)(batch), value(BATCH.T)),
-        "vmap of nothing": (lambda f: torch.vmap(f)(batch[:0]), BATCH[:0]),
-        "vmap of grad": (lambda f: torch.vmap(func.grad(total(f)))(batch), slope(BATCH)),
-        "grad of vmap": (lambda f: func.grad(total(torch.vmap(f, in_dims=1)))(batch), slope(BATCH)),
-        "linearize": (lambda f: func.linearize(f, x)[1](x), X * slope(X)),
         "meta": (lambda f: torch.zeros(f(x.to("meta")).shape), np.zeros(X.shape)),
     }
 
 
-def of_jax(*, arrays: bool = True) -> dict[str, tuple[Callable[..., Any], Any]]:
-    """What JAX does with a function -> what comes of it."""
+def of_jax(*, arrays: bool = True) -> Ways:
     import jax
     import jax.numpy as jnp
 
@@ -74,30 +85,16 @@ def of_jax(*, arrays: bool = True) -> dict[str, tuple[Callable[..., Any], Any]]:
         return jax.jit(jax.grad(lambda x: jax.lax.scan(lambda c, v: (c, f(v)), 0, x)[1].sum()))(x)
 
     return {
-        "plain": (lambda f: f(x), value(X)),
+        **of_both(jax, x, batch),
         "jit": (lambda f: jax.jit(f)(x), value(X)),
-        "grad": (lambda f: jax.grad(total(f))(x), slope(X)),
         "jit of grad": (lambda f: jax.jit(jax.grad(total(f)))(x), slope(X)),
         "grad of jit": (lambda f: jax.grad(total(jax.jit(f)))(x), slope(X)),
-        "grad of grad": (lambda f: jax.grad(total(jax.grad(total(f))))(x), curve(X)),
-        "hessian": (lambda f: jax.jit(jax.hessian(total(f)))(x), np.diag(curve(X))),
-        "jvp of jvp": (
-            lambda f: jax.jvp(lambda v: jax.jvp(f, (v,), (x,))[1], (x,), (x,))[1],
-            X * X * curve(X),
-        ),
-        "jvp": (lambda f: jax.jvp(f, (x,), (x,))[1], X * slope(X)),
+        "jit of hessian": (lambda f: jax.jit(jax.hessian(total(f)))(x), np.diag(curve(X))),
         "jit of jvp": (lambda f: jax.jit(lambda v: jax.jvp(f, (v,), (x,))[1])(x), X * slope(X)),
-        "vjp": (lambda f: jax.vjp(f, x)[1](x)[0], X * slope(X)),
-        "jacrev": (lambda f: jax.jacrev(f)(x), np.diag(slope(X))),
-        "jacfwd": (lambda f: jax.jit(jax.jacfwd(f))(x), np.diag(slope(X))),
-        "vmap": (lambda f: jax.vmap(f, in_axes=1)(batch), value(BATCH.T)),
-        "vmap of vmap": (lambda f: jax.vmap(jax.vmap(f), in_axes=1)(batch), value(BATCH.T)),
         "jit of vmap of grad": (lambda f: jax.jit(jax.vmap(jax.grad(total(f))))(batch), slope(BATCH)),
-        "grad of vmap": (lambda f: jax.grad(total(jax.vmap(f, in_axes=1)))(batch), slope(BATCH)),
         "scan": (scanned, slope(X)),
         "cond": (lambda f: jax.jit(lambda v: jax.lax.cond(v[0] > 0, f, lambda w: w, v))(x), value(X)),
         "checkpoint": (lambda f: jax.jit(jax.grad(total(jax.checkpoint(f))))(x), slope(X)),
-        "linearize": (lambda f: jax.linearize(f, x)[1](x), X * slope(X)),
         "transpose": (lambda f: jax.linear_transpose(jax.linearize(f, x)[1], x)(x)[0], X * slope(X)),
         "shapes": (lambda f: np.zeros(jax.eval_shape(f, x).shape), np.zeros(X.shape)),
     }
@@ -142,17 +139,31 @@ def test_aligned__library_without_transforms_calls_a_function_of_another(functio
         same(made.compute(scheduler="sync") if caller == "dask" else made, value(X))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["eager", "aot_eager"])
-@pytest.mark.parametrize("function", [function for function, caller in PAIRS if caller == "torch"])
-def test_aligned__torch_compiles_a_call_into_one_graph(function: str, mode: str) -> None:
-    """torch compiles a call into one graph."""
-    torch = pytest.importorskip("torch")
-    torch._dynamo.reset()
-    f = in_library(function)
-    compiled = torch.compile(lambda x: f(x * 2).cos() + 1, fullgraph=True, backend=mode)
-    for a in (X, BATCH):  # another shape
-        x = torch.from_numpy(a).requires_grad_()
-        same(compiled(x), np.cos(value(2 * a)) + 1)
-        (found,) = torch.autograd.grad(compiled(x).sum(), x)
-        same(found, -np.sin(value(2 * a)) * slope(2 * a) * 2)
+# -- random programs; `make hunt` draws others ---------------------------------------------------------------
+few = settings(max_examples=settings().max_examples // 5, suppress_health_check=[HealthCheck.too_slow])
+callers = pytest.mark.parametrize("caller", TRANSFORMS)
+
+
+@few
+@given(st.data())
+@callers
+def test_aligned__random_programs_give_what_one_library_gives(caller: str, data: st.DataObject) -> None:
+    """Values and derivatives of a program of several libraries are those of the program of one."""
+    check(data.draw(cases(caller)))
+
+
+@pytest.mark.slow  # the checks run a program for each direction, and JAX compiles each
+@settings(few, max_examples=50)
+@given(st.data())
+@callers
+def test_aligned__random_functions_pass_the_checks_of_derivatives(caller: str, data: st.DataObject) -> None:
+    """`gradcheck` and `gradgradcheck` of torch, and `check_grads` of JAX up to the second order."""
+    check_gradients(data.draw(cases(caller)))
+
+
+@pytest.mark.slow  # it compiles and exports each
+@settings(few, phases=[Phase.explicit, Phase.generate])
+@given(cases("torch"))
+def test_aligned__random_programs_are_compiled(case: Case) -> None:
+    """A compiled program gives the value and the gradient of eager code, for any sizes."""
+    check_compiled(case)

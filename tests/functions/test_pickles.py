@@ -16,6 +16,8 @@ import xbridge
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 
+NARROW = True
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 

@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Barrier, Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from crossed import X, aligned, array, double, host, in_torch, refused, same, slope, transforms, wide
+from crossed import IN_JAX, X, aligned, array, double, host, in_torch, refused, same, slope, transforms
 from torch_modes import default_dtype
 from versions import needs_newer_jax
 
@@ -26,15 +27,12 @@ from xbridge.functions.torch.purity import Watch  # noqa: E402 -- likewise
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-wide64 = pytest.fixture(autouse=True)(wide)
 ONES = np.ones(64)
 EVAL = "module.eval() of the torch module itself"
 ROWS = np.arange(12.0).reshape(3, 4)
 
 WAYS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
-    "grad": lambda f: jax.grad(lambda x: f(x).sum()),
-    "jit(grad)": lambda f: jax.jit(jax.grad(lambda x: f(x).sum())),
-    "jvp": lambda f: lambda x: jax.jvp(f, (x,), (x,))[1],
+    **IN_JAX,
     "jit": jax.jit,
     "vmap": lambda f: lambda x: jax.vmap(f)(x[None]),
 }
@@ -206,16 +204,6 @@ def test_aligned__ignores_random_numbers_of_other_threads() -> None:
         same(jax.grad(lambda x: g(x).sum())(array()), slope(X))
 
 
-def test_aligned__refuses_to_update_statistics() -> None:
-    """Batch norm in training is refused, before its statistics are updated."""
-    module = double(torch.nn.BatchNorm1d(4))
-    f, x = in_torch(module), array(ROWS)
-    refused(GradientError, lambda: jax.jit(f)(x), "writes", "functional_call")
-    refused(GradientError, lambda: jax.grad(lambda x: f(x).sum())(x), "writes", EVAL)
-    assert module.num_batches_tracked == 0
-    assert module.running_mean.tolist() == [0] * 4
-
-
 def accumulate(total: Any, view: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def f(x: Any) -> Any:
         y = x + total
@@ -376,8 +364,8 @@ class _Trainer:
 @pytest.mark.parametrize("where", ["module", "method", "attribute", "closure", "list"])
 @transforms
 def test_aligned__sees_the_mode_of_modules(transform: Callable[[Any], Any], where: str) -> None:
-    """A batch norm is seen when it is set to training later, wherever the function has it."""
-    norm = double(torch.nn.BatchNorm1d(2)).eval()
+    """A batch norm in training is refused before it counts, or when it is set to it, wherever it is."""
+    norm = double(torch.nn.BatchNorm1d(2))
     owner, nets = _Trainer(norm), [norm]
     fns = {
         "module": norm,
@@ -388,6 +376,10 @@ def test_aligned__sees_the_mode_of_modules(transform: Callable[[Any], Any], wher
     }
     f = in_torch(fns[where])
     g, x = transform(jax.grad(lambda x: f(x).sum())), array(np.ones((3, 2)))
+    hints = (EVAL, "functional_call") if where == "module" else ()
+    refused(GradientError, lambda: g(x), "writes", *hints)
+    assert (norm.num_batches_tracked, norm.running_mean.tolist()) == (0, [0, 0])
+    norm.eval()
     g(x)
     norm.train()
     refused(GradientError, lambda: jax.block_until_ready(g(x)), "writes to a tensor that is not its own")
@@ -433,22 +425,25 @@ def test_aligned__memory_of_others_is_no_weight_that_changed(wrap: Callable[[Any
         same(back(array(np.ones(4)))[0], X)
 
 
-@pytest.mark.parametrize("moved", ["the argument", "another array"])
-@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+MOVED: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
+    "the argument": lambda f: lambda x: jax.numpy.sin(f(x)),
+    "another array": lambda f: lambda h: jax.numpy.sin(h) * f(array()),
+}
+
+
+@pytest.mark.parametrize("moved", MOVED)
+@transforms
 def test_aligned__has_one_value_in_a_checkpoint_of_jax(transform: Callable[[Any], Any], moved: str) -> None:
     """The backward pass of a checkpoint does not run a call again, whose weights may have changed."""
     weight = torch.nn.Parameter(torch.full((4,), 3.0, dtype=torch.float64))
-    f, x, h = in_torch(lambda x: weight * x), array(), array(np.ones(4))
-    if moved == "the argument":
-        back = jax.vjp(transform(jax.checkpoint(lambda x: jax.numpy.sin(f(x)))), x)[1]
-    else:
-        back = jax.vjp(transform(jax.checkpoint(lambda h: jax.numpy.sin(h) * f(x))), h)[1]
+    f, ones = in_torch(lambda x: weight * x), array(np.ones(4))
+    back = jax.vjp(transform(jax.checkpoint(MOVED[moved](f))), ones)[1]
     with torch.no_grad():
         weight.mul_(10)
     if moved == "the argument":
-        refused(GradientError, lambda: back(array(np.ones(4))), "changed")
+        refused(GradientError, lambda: back(ones), "changed")
     else:
-        same(back(array(np.ones(4)))[0], np.cos(1) * 3 * X)
+        same(back(ones)[0], np.cos(1) * 3 * X)
 
 
 DERIVED: dict[str, Callable[[Any, Any], Any]] = {
@@ -516,29 +511,28 @@ def test_aligned__leaves_no_cast_in_the_cache_of_autocast() -> None:
 
 
 def test_aligned__describes_results_in_the_default_dtype_of_the_call() -> None:
+    """A compiled program refuses another one than that of its trace, unless it is traced again."""
     f, x = in_torch(lambda x: x.sum() * torch.ones(2)), array(np.ones(3, "float32"))
     for name in ("float32", "float64", "float32"):
         with default_dtype(name):
-            assert {jax.jit(lambda x: -f(x))(x).dtype.name, jax.jvp(f, (x,), (x,))[0].dtype.name} == {name}
-
-
-def test_aligned__refuses_another_default_dtype_than_a_program_was_compiled_with() -> None:
-    """A compiled program has the dtypes of its trace, and `clear_cache` has it traced again."""
-    run, x = jax.jit(in_torch(lambda x: (x, torch.zeros(2)))), array()
-    assert run(x)[1].dtype == "float32"
+            run = jax.jit(lambda x: -f(x))
+            assert {run(x).dtype.name, jax.jvp(f, (x,), (x,))[0].dtype.name} == {name}
     with default_dtype("float64"):
         refused(OptionError, lambda: run(x), "declared")
         run.clear_cache()
-        assert run(x)[1].dtype == "float64"
+        assert run(x).dtype == "float64"
 
 
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, partial(torch.device, "meta")],
+                         ids=["inference_mode", "no_grad", "device"])  # fmt: skip
 @ways
-def test_aligned__computes_beside_the_default_device_of_torch(way: Callable[[Any], Any]) -> None:
-    """A function computes where its arguments are, and its results stay there."""
-    f, x = lambda x: x * torch.sin(x), array()
-    expected = way(in_torch(f))(x)
-    with torch.device("meta"):
-        same(way(in_torch(f))(x), expected)
+def test_aligned__is_the_same_in_every_mode_of_torch(
+    way: Callable[[Any], Any], mode: Callable[[], Any]
+) -> None:
+    """A mode around a call of JAX is not one within the function, which computes where its arguments are."""
+    expected = way(lambda x: x * jax.numpy.sin(x))(array())
+    with mode():
+        same(way(in_torch(lambda x: x * torch.sin(x)))(array()), expected)
 
 
 def test_aligned__module_of_a_network_computes_in_its_own_library() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from crossed import X, array, double, host, in_torch, refused, same, transforms, wide
+from crossed import IN_JAX, X, array, autograd_function, double, host, in_torch, refused, same, transforms
 
 from xbridge import GradientError
 
@@ -21,15 +21,7 @@ jax = pytest.importorskip("jax")
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-wide64 = pytest.fixture(autouse=True)(wide)
-
-WAYS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
-    "grad": lambda f: jax.grad(lambda x: f(x).sum()),
-    "jit(grad)": lambda f: jax.jit(jax.grad(lambda x: f(x).sum())),
-    "jvp": lambda f: lambda x: jax.jvp(f, (x,), (x,))[1],
-    "vmap(grad)": lambda f: lambda x: jax.vmap(jax.grad(lambda x: f(x).sum()))(x[None])[0],
-}
-ways = pytest.mark.parametrize("way", WAYS.values(), ids=list(WAYS))
+ways = pytest.mark.parametrize("way", IN_JAX.values(), ids=list(IN_JAX))
 slow_batches = pytest.mark.filterwarnings("ignore:There is a performance drop")
 """By torch, which runs each example by itself."""
 
@@ -100,8 +92,8 @@ PARTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", [*WAYS.values(), lambda f: jax.hessian(lambda x: f(x).sum())],
-                         ids=[*WAYS, "hessian"])  # fmt: skip
+@pytest.mark.parametrize("way", [*IN_JAX.values(), lambda f: jax.hessian(lambda x: f(x).sum())],
+                         ids=[*IN_JAX, "hessian"])  # fmt: skip
 @pytest.mark.parametrize("fn", PARTS.values(), ids=list(PARTS))
 def test_aligned__detached_part_is_a_constant(fn: Callable[[Any], Any], way: Callable[[Any], Any]) -> None:
     """`detach` and `no_grad` mean what they mean in torch, in both modes and in each order."""
@@ -118,7 +110,7 @@ def test_aligned__detached_result_beside_one_with_a_graph_is_a_constant(
 ) -> None:
     """A metric or a target beside a loss is a constant, and a result that is linear has no curvature."""
     both = in_torch(lambda x: (x * torch.sin(x), x.detach()))
-    for way in WAYS.values():
+    for way in IN_JAX.values():
         same(transform(way(lambda x: sum(both(x))))(array()), way(lambda x: x * jax.numpy.sin(x))(array()))
         assert not host(transform(way(lambda x: both(x)[1]))(array())).any()
     same(jax.hessian(lambda x: in_torch(lambda x: 2 * x)(x).sum())(array()), np.zeros((4, 4)))
@@ -268,41 +260,16 @@ def test_aligned__has_no_third_derivatives_of_norms() -> None:
     same(straight(array()), np.eye(4)[0] * 6 * (1 + 1e-5) ** -1.5, 1e-7)
 
 
-class Once(torch.autograd.Function):  # type: ignore[misc, name-defined] # torch is optional
-    """A cube, whose gradient torch does not follow."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        ctx.save_for_backward(x)
-        return x**3
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator] # torch leaves it untyped
-    def backward(ctx: Any, g: Any) -> Any:
-        return g * 3 * ctx.saved_tensors[0] ** 2
+CUBES: dict[str, Any] = {
+    "once": torch.autograd.function.once_differentiable(lambda ctx, g: g * 3 * ctx.saved_tensors[0] ** 2),
+    "detached": lambda ctx, g: g * 3 * ctx.saved_tensors[0].detach() ** 2,
+}
 
 
-class Detached(torch.autograd.Function):  # type: ignore[misc, name-defined] # torch is optional
-    """A cube with a rule for batches, whose gradient leaves torch."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Any) -> Any:
-        return x**3
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, g: Any) -> Any:
-        return g * 3 * ctx.saved_tensors[0].detach() ** 2
-
-
-@pytest.mark.parametrize("cube", [Once.apply, Detached.apply], ids=["once", "detached"])
-def test_aligned__has_no_second_derivative_of_a_backward_pass_without_one(cube: Any) -> None:
+@pytest.mark.parametrize("backward", CUBES.values(), ids=list(CUBES))
+def test_aligned__has_no_second_derivative_of_a_backward_pass_without_one(backward: Any) -> None:
     """An autograd function whose gradient torch does not follow has none, in every transform."""
+    cube = autograd_function(lambda x: x**3, backward, generate_vmap_rule=True)
     f, x = in_torch(lambda x: cube(x).sum()), array()
     same(jax.grad(f)(x), 3 * X**2)
     for way in (jax.hessian, lambda f: jax.jacrev(jax.grad(f)), lambda f: jax.jacrev(jax.jacfwd(f))):
@@ -321,12 +288,96 @@ def test_aligned__has_dense_gradients_of_sparse_embeddings(transform: Callable[[
         same(derive(array(np.ones((3, 2)))), right)
 
 
-@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
-@ways
-def test_aligned__is_differentiated_in_every_mode_of_torch(
-    way: Callable[[Any], Any], mode: Callable[[], Any]
-) -> None:
-    """A mode around a call of JAX is not one within the function."""
-    expected = way(lambda x: x * jax.numpy.sin(x))(array())
-    with mode():
-        same(way(in_torch(lambda x: x * torch.sin(x)))(array()), expected)
+# -- operators -----------------------------------------------------------------------------------------------
+ALONG = np.array([1.0, -2.0, 0.5, 1.5])
+
+
+def square(x: Any) -> Any:
+    return torch.outer(x, x.cos()) / 8 + torch.diag(x.exp())
+
+
+def of_symmetric(fn: Callable[[Any], Any], x: Any) -> Any:
+    return fn(torch.outer(x, x) + torch.diag(x.exp()))
+
+
+def image(x: Any) -> Any:
+    return torch.outer(x, x.sin())[None, None]
+
+
+def attend(x: Any) -> Any:
+    rows = torch.outer(x, x.cos())[None]
+    return torch.nn.functional.scaled_dot_product_attention(rows, rows.sin(), rows)
+
+
+UNARY = """abs acos asin atan cosh digamma erf erfc erfinv exp exp2 expm1 lgamma log log1p log2 logit
+    reciprocal rsqrt sigmoid sin sinc sinh sqrt tan tanh"""
+ACTIVATIONS = """celu elu gelu glu hardswish leaky_relu logsigmoid mish relu selu silu softplus softsign
+    tanhshrink"""
+ALONG_AN_AXIS = "softmax logsumexp logcumsumexp cumprod"
+OF_MATRICES = "inv det cholesky eigvalsh svdvals matrix_exp"
+OPERATORS: dict[str, Callable[[Any], Any]] = {
+    **{name: getattr(torch, name) for name in UNARY.split()},
+    **{name: getattr(torch.nn.functional, name) for name in ACTIVATIONS.split()},
+    **{name: partial(getattr(torch, name), dim=0) for name in ALONG_AN_AXIS.split()},
+    **{name: partial(of_symmetric, getattr(torch.linalg, name)) for name in OF_MATRICES.split()},
+    "prod": torch.prod,
+    "std": torch.std,
+    "norm": torch.linalg.vector_norm,
+    "renorm": lambda x: torch.renorm(x[None], 2, 0, 0.5),
+    "pow": lambda x: x ** x.flip(0),
+    "atan2": lambda x: torch.atan2(x, x.flip(0)),
+    "hypot": lambda x: torch.hypot(x, x.flip(0)),
+    "polygamma": lambda x: torch.polygamma(1, x),
+    "sort": lambda x: torch.sort(x)[0] * x,
+    "matmul": lambda x: square(x) @ x,
+    "solve": lambda x: torch.linalg.solve(square(x), x.sin()),
+    "slogdet": lambda x: torch.linalg.slogdet(square(x))[1],
+    "eigh": lambda x: of_symmetric(torch.linalg.eigh, x)[1] ** 2,
+    "zeros in cumprod": lambda x: torch.cumprod(x * (x > 0.5), 0),
+    "scatter_reduce": lambda x: x + x.scatter_reduce(0, torch.tensor([0, 1, 0, 1]), x.sin(), "prod"),
+    "conv2d": lambda x: torch.nn.functional.conv2d(image(x), image(x.cos())[..., :2, :2]),
+    "avg_pool2d": lambda x: torch.nn.functional.avg_pool2d(image(x), 2),
+    "interpolate": lambda x: torch.nn.functional.interpolate(image(x), scale_factor=1.5, mode="bicubic"),
+    "layer_norm": lambda x: torch.nn.functional.layer_norm(x**2, x.shape),
+    "group_norm": lambda x: torch.nn.functional.group_norm(image(x), 1),
+    "attention": attend,
+    "cdist": lambda x: torch.cdist(x[:, None], x[:, None] ** 2),
+    "cross_entropy": lambda x: torch.nn.functional.cross_entropy(square(x), torch.arange(4)),
+    "huber_loss": lambda x: torch.nn.functional.huber_loss(x, x.flip(0) ** 2, delta=0.2),
+}
+
+
+def value_of(run: Callable[[Any], Any], x: Any) -> Any:
+    """The result of a call; None if it is refused."""
+    try:
+        return host(run(x))
+    except GradientError:
+        return None
+
+
+@slow_batches
+@pytest.mark.parametrize("name", OPERATORS)
+def test_tangents__of_an_operator_are_right_or_refused(name: str) -> None:
+    """A tangent, that of a tangent, and the gradient of a tangent."""
+
+    def total(x: Any) -> Any:
+        return OPERATORS[name](x).sin().sum()
+
+    def slope(x: Any) -> Any:
+        leaf = torch.from_numpy(x).requires_grad_()
+        return torch.autograd.grad(total(leaf), leaf)[0].numpy()
+
+    def push(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return lambda x: jax.jvp(f, (x,), (array(ALONG),))[1]
+
+    inner, step = 0.45 * X, 1e-5 * ALONG  # where each is smooth
+    f, x = in_torch(total), array(inner)
+    ends = (inner + step, inner - step)
+    curve = np.subtract(*map(slope, ends)) / 2e-5
+    for run, right in (
+        (push(f), np.subtract(*[total(torch.from_numpy(end)).item() for end in ends]) / 2e-5),
+        (push(push(f)), curve @ ALONG),
+        (jax.grad(push(f)), curve),
+    ):
+        if (found := value_of(run, x)) is not None:
+            np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-7)

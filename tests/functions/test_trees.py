@@ -1,14 +1,16 @@
-"""Arguments and results are trees: what is converted, and what stays the same object."""
+"""Arguments and results are trees: what is converted, and what is a constant of the call."""
 
 from __future__ import annotations
 
+import decimal
+import math
 from collections import namedtuple
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from crossed import X, aligned, leaf, same, wide
+from crossed import X, aligned, leaf, same
 
 import xbridge
 from xbridge import OptionError, tree
@@ -18,8 +20,6 @@ jax = pytest.importorskip("jax")
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-wide64 = pytest.fixture(autouse=True)(wide)
 
 Pair = namedtuple("Pair", "w b")  # noqa: PYI024 -- with the types of a tree
 
@@ -50,23 +50,33 @@ class Model:
     """A class with fields, which is a tree."""
 
     w: Any
-    name: str = "linear"
-    rest: list[Any] = field(default_factory=list)
+    name: Any = "linear"
 
 
-def test_aligned__dataclass_is_a_tree_and_its_other_fields_are_part_of_the_call() -> None:
-    """A dataclass is a tree and its other fields are part of the call."""
+class Registered:
+    """A class that torch knows, with a context that is not an array."""
 
-    def f(model: Model, x: Any) -> Model:
-        sign = -1 if model.name == "negative" else 1
-        return Model(sign * model.w * x, model.name, [len(model.rest)])
+    def __init__(self, w: Any, name: Any) -> None:
+        self.w = w
+        self.name = name
 
-    call = aligned(backend="jax")(f)
-    for name, sign, rest in (("linear", 1, []), ("negative", -1, []), ("linear", 1, [1, 2])):
+
+torch.utils._pytree.register_pytree_node(
+    Registered,
+    lambda r: ([r.w], r.name),
+    lambda children, name: Registered(next(iter(children)), name),
+)
+
+
+@pytest.mark.parametrize("cls", [Model, Registered])
+def test_aligned__other_parts_of_a_container_are_part_of_the_call(cls: Any) -> None:
+    """A dataclass, or a class that a library registers, is a tree; what is no array in it is a constant."""
+    call = aligned(backend="jax")(lambda model, x: cls(len(model.name) * model.w * x, model.name))
+    for name in ("a", "ab", ["a"], ["a", "b"], ["a"]):
         w = leaf()
-        made = call(Model(w, name, rest), torch.from_numpy(X))
-        assert (type(made), made.name, made.rest) == (Model, name, [len(rest)])
-        same(torch.autograd.grad(made.w.sum(), w)[0], sign * X)
+        made = call(cls(w, name), torch.from_numpy(X))
+        assert (type(made), made.name) == (cls, name)
+        same(torch.autograd.grad(made.w.sum(), w)[0], len(name) * X)
 
 
 def test_aligned__argument_without_a_hash_is_refused_only_if_something_is_followed() -> None:
@@ -180,29 +190,6 @@ def test_aligned__named_results_of_torch_are_named_tuples(program: Callable[[Any
     assert type(own) is torch.return_types.sort
 
 
-class Registered:
-    """A class that torch knows, with a context that is not an array."""
-
-    def __init__(self, x: Any, context: Any) -> None:
-        self.x = x
-        self.context = context
-
-
-def test_aligned__class_that_a_library_registers_is_a_tree_and_its_context_is_part_of_the_call() -> None:
-    """A class that a library registers is a tree and its context is part of the call."""
-    from torch.utils import _pytree
-
-    _pytree.register_pytree_node(
-        Registered,
-        lambda r: ([r.x], r.context),
-        lambda children, context: Registered(next(iter(children)), context),
-    )
-    f = aligned(backend="jax")(lambda r: r.x * len(r.context["names"]))
-    for names in (["a"], ["a", "b"], ["a"]):
-        x = leaf()
-        same(torch.autograd.grad(f(Registered(x, {"names": names})).sum(), x)[0], len(names) + 0 * X)
-
-
 def test_aligned__cotangent_and_gradient_have_the_form_of_the_result_and_the_argument() -> None:
     """A vjp gets trees like the result, and returns trees like the arguments, in any order of the keys."""
     seen: list[Any] = []
@@ -227,38 +214,25 @@ def test_aligned__cotangent_and_gradient_have_the_form_of_the_result_and_the_arg
             torch.autograd.grad(other({"w": w, "b": Model(b)})["a"].sum(), w)
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_aligned__vjp_returns_another_number_of_gradients(count: int) -> None:
-    """The error has the number of gradients and that of the arguments."""
-    f = aligned(backend="numpy", vjp=lambda g, y, a, b: (g,) * count)(lambda a, b: a * b)
-    with pytest.raises(OptionError, match=f"it returned {count} gradients for 2 arguments"):
-        f(leaf(), leaf()).sum().backward()
-
-
 def test_aligned__packed_sequence_has_one_array() -> None:
     """The data alone is converted and differentiated; lengths and indices are constants of the call."""
-    padded, lengths = torch.randn(3, 4, 2), torch.tensor([2, 4, 1])
-    packed = torch.nn.utils.rnn.pack_padded_sequence(padded, lengths, batch_first=True, enforce_sorted=False)
-    there = tree.to_jax(packed)
-    layer = torch.nn.LSTM(2, 3)
+    padded, layer = torch.randn(3, 4, 2), torch.nn.LSTM(2, 3)
     f = aligned(backend="torch", dtype="float32")(lambda p: layer(p)[0])
-    want = layer(packed)[0]
-    for _ in range(2):
-        found = f(there)
-        same(found.data, want.data.detach())
-        assert [x.tolist() for x in found[1:]] == [x.tolist() for x in packed[1:]]
-        assert {x.dtype for x in found[1:]} == {torch.int64}
-    x = packed.data.clone().requires_grad_()
-    expected = torch.autograd.grad(layer(packed._replace(data=x))[0].data.sum(), x)[0]
-    slope = jax.jit(jax.grad(lambda x: f(there._replace(data=x)).data.sum()))
-    same(slope(there.data), expected)
-    other = torch.nn.utils.rnn.pack_padded_sequence(
-        padded[:, :3], torch.tensor([3, 3, 1]), batch_first=True, enforce_sorted=False
-    )
-    x = other.data.clone().requires_grad_()
-    expected = torch.autograd.grad(layer(other._replace(data=x))[0].data.sum(), x)[0]
-    there = tree.to_jax(other)  # as much data, of other lengths
-    same(jax.grad(lambda x: f(there._replace(data=x)).data.sum())(there.data), expected)
+    for lengths in ([2, 4, 1], [3, 3, 1]):  # as much data, of other lengths
+        packed = torch.nn.utils.rnn.pack_padded_sequence(
+            padded[:, : max(lengths)], torch.tensor(lengths), batch_first=True, enforce_sorted=False
+        )
+        there, want = tree.to_jax(packed), layer(packed)[0]
+        for _ in range(2):
+            found = f(there)
+            same(found.data, want.data.detach())
+            assert [x.tolist() for x in found[1:]] == [x.tolist() for x in packed[1:]]
+            assert {x.dtype for x in found[1:]} == {torch.int64}
+        x = packed.data.clone().requires_grad_()
+        expected = torch.autograd.grad(layer(packed._replace(data=x))[0].data.sum(), x)[0]
+        slope = jax.grad(lambda x, there=there: f(there._replace(data=x)).data.sum())
+        for derive in (slope, jax.jit(slope)):
+            same(derive(there.data), expected)
 
 
 def test_aligned__packed_sequence_in_compiled_code() -> None:
@@ -329,3 +303,101 @@ def test_aligned__derivatives_have_the_keys_of_the_value(way: str) -> None:
     run = WAYS[way](alternating())
     for _ in range(3):
         same(run(jax.numpy.asarray(X)), np.full(4, 23.0))
+
+
+# -- constants that differ in anything are other calls -------------------------------------------------------
+@dataclass(frozen=True)
+class Config:
+    name: str
+    scale: float = field(compare=False)
+
+
+class Equal:
+    """Objects that are equal whatever they hold, and cannot be pickled."""
+
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+        self.own = lambda: scale
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Equal)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+def of_config(c: Any) -> float:
+    return float(c.scale)
+
+
+def of_sign(c: Any) -> float:
+    return 2.0 if "-" in repr(c) else 1.0
+
+
+def of_type(c: Any) -> float:
+    return 2.0 if "." in repr(c) else 1.0
+
+
+CONSTANTS: dict[str, tuple[Any, tuple[Any, Any]]] = {
+    "numbers": (of_type, (1, 1.0)),
+    "booleans": (lambda c: 2.0 if c is True else 1.0, (1, True)),
+    "keys of numbers": (of_type, ({1: 0}, {1.0: 0})),
+    "sets": (of_type, (frozenset({1}), frozenset({1.0}))),
+    "dataclasses": (of_config, (Config("a", 1.0), Config("a", 2.0))),
+    "objects": (of_config, (Equal(1.0), Equal(2.0))),
+    "zeros": (of_sign, (0.0, -0.0)),
+    "complex zeros": (of_sign, (0j, complex(0, -0.0))),
+    "zeros in tuples": (of_sign, ((0, (0.0,)), (0, (-0.0,)))),
+    "decimals": (of_sign, (decimal.Decimal(0), decimal.Decimal("-0"))),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CONSTANTS)
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside an array"])
+def test_aligned__constants_that_compare_equal(case: str, beside: bool) -> None:
+    """Constants that compare equal and are not the same are two calls, each with its own result."""
+    scale, pair = CONSTANTS[case]
+    assert pair[0] == pair[1]
+    f = aligned(backend="jax")(lambda x, c: x * scale(c["c"]))
+    x = torch.ones(2, requires_grad=True)
+    for c in (*pair, *pair):
+        given: Any = {"c": c, "x": x} if beside else {"c": c}
+        (slope,) = torch.autograd.grad(f(x, given).sum(), x)
+        same(slope, np.full(2, scale(c), "f4"))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: float("nan"), lambda: ("a", 1.0, None), lambda: frozenset({(1, 2)}), lambda: Config("a", 1)],
+)
+def test_aligned__constants_that_are_the_same(make: Any) -> None:
+    """Constants that nothing tells apart are one call, which JAX compiles once."""
+    traced = []
+
+    def trace(x: Any, c: Any) -> Any:
+        traced.append(c)
+        return x
+
+    f = aligned(backend="jax")(trace)
+    for _ in range(3):
+        f(torch.ones(2, requires_grad=True), make())
+    assert len(traced) == 1
+
+
+@pytest.mark.parametrize("c", [complex(1, math.nan), complex(math.nan, 1)])
+def test_aligned__complex_constant_with_a_nan_keeps_its_other_part(c: complex) -> None:
+    f = aligned(backend="jax")(lambda x, c: (x * c.real, x * c.imag))
+    for found, part in zip(f(torch.ones(1, requires_grad=True), c), (c.real, c.imag), strict=True):
+        same(found.detach(), np.full(1, part, "f4"))
+
+
+@pytest.mark.slow
+def test_aligned__constants_in_compiled_code() -> None:
+    """A compiled program has constants of each kind that torch's compiler can follow."""
+    f = aligned(backend="numpy", result=lambda x, c: x)(lambda x, c: x * of_sign(c))
+    x = torch.ones(2)
+    for c in (0.0, -0.0, frozenset({1.0}), frozenset({-1.0}), {1: 2}, {(-1,): 2}, (1, (2.0,)), len):
+        torch._dynamo.reset()
+        run = torch.compile(lambda x: f(x, c), fullgraph=True, backend="eager")  # noqa: B023 -- called here
+        same(run(x), np.full(2, of_sign(c), "f4"))

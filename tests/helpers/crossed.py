@@ -107,9 +107,31 @@ def double(module: Any) -> Any:
     return module.double()
 
 
+def autograd_function(fn: Any, backward: Any, **attributes: Any) -> Any:
+    """An autograd function of torch that keeps its argument for `backward(ctx, g)`."""
+    methods = {
+        "forward": fn,
+        "setup_context": lambda ctx, inputs, _: ctx.save_for_backward(*inputs),
+        "backward": backward,
+    }
+    body = {name: staticmethod(method) for name, method in methods.items()}
+    return type("Custom", (import_module("torch").autograd.Function,), {**body, **attributes}).apply  # type: ignore[attr-defined] # torch is Any here
+
+
 def total(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A function with the sum of the results of another."""
     return lambda x: f(x).sum()
+
+
+IN_JAX: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
+    "grad": lambda f: import_module("jax").grad(total(f)),
+    "jit(grad)": lambda f: import_module("jax").jit(import_module("jax").grad(total(f))),
+    "jvp": lambda f: lambda x: import_module("jax").jvp(f, (x,), (x,))[1],
+    "vmap(grad)": lambda f: (
+        lambda x: import_module("jax").vmap(import_module("jax").grad(total(f)))(x[None])[0]
+    ),
+}
+"""Derivatives of a function of an array that JAX takes in one of its transforms."""
 
 
 def wide() -> Iterator[None]:

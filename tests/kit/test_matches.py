@@ -13,6 +13,7 @@ import array_api_compat
 import numpy as np
 import planted_contracts as planted
 import pytest
+from crossed import autograd_function
 from inside import get_backend
 
 import xbridge
@@ -35,9 +36,11 @@ LIBRARIES = [
 ]
 
 
-def failure(f: Callable[..., Any], *args: Any, **options: Any) -> MismatchError:
+def failure(
+    f: Callable[..., Any], *args: Any, check: Callable[..., None] = assert_matches_numpy, **options: Any
+) -> MismatchError:
     with pytest.raises(MismatchError) as caught:
-        assert_matches_numpy(f, *args, **options)
+        check(f, *args, **options)
     return caught.value
 
 
@@ -110,9 +113,8 @@ def test_assert_gradients__program_passes_for_a_right_function(dtype: str) -> No
     torch = pytest.importorskip("torch")
 
     wrong: Any = functools.partial(lambda x, n, scale: (x * n * scale).detach() + 0 * x)
-    with pytest.raises(MismatchError) as caught:
-        assert_gradients(wrong, torch.ones(2, dtype=getattr(torch, dtype)), torch.tensor([1, 2]), scale=3.0)
-    program = caught.value.finding.program
+    x, n = torch.ones(2, dtype=getattr(torch, dtype)), torch.tensor([1, 2])
+    program = failure(wrong, x, n, scale=3.0, check=assert_gradients).finding.program
     assert "does not fail" not in program
     with pytest.raises(RuntimeError, match="Jacobian"):
         exec(program, {"f": wrong})
@@ -127,9 +129,8 @@ def test_assert_gradients__program_of_jax() -> None:
     assert_gradients(jax.numpy.tanh, jax.numpy.asarray([0.5, 2.0]))
 
     wrong: Any = functools.partial(lambda x, n: jax.lax.stop_gradient(x * n) + 0 * x)
-    with pytest.raises(MismatchError) as caught:
-        assert_gradients(wrong, jax.numpy.ones(2), jax.numpy.asarray([1, 2]))
-    program = caught.value.finding.program
+    x, n = jax.numpy.ones(2), jax.numpy.asarray([1, 2])
+    program = failure(wrong, x, n, check=assert_gradients).finding.program
     assert "does not fail" not in program
     exec(program, {"f": lambda x, n: x * n})
 
@@ -305,12 +306,11 @@ def test_assert_matches_numpy__exception_while_a_lazy_result_is_computed() -> No
     with pytest.raises(MismatchError, match="raises ArithmeticError with dask"):
         assert_matches_numpy(later(fail), da.ones(3))
     assert_matches_numpy(later(fail), da.ones(3), errors=False)
-    with dask_config().set(scheduler="sync"), pytest.raises(MismatchError, match="warns UserWarning"):
+    with (
+        pytest.importorskip("dask.config").set(scheduler="sync"),
+        pytest.raises(MismatchError, match="warns UserWarning"),
+    ):
         assert_matches_numpy(later(lambda: warnings.warn("later", stacklevel=1)), da.ones(3))
-
-
-def dask_config() -> Any:
-    return pytest.importorskip("dask.config")
 
 
 def test_assert_matches_numpy__warning_that_torch_gives_once() -> None:
@@ -332,24 +332,15 @@ def test_assert_gradients__right_wrong_and_missing() -> None:
     assert_gradients(lambda x, n: (x**n, n), x.requires_grad_(), 3)
     assert_gradients(lambda x: x, torch.ones(0))
 
-    class Wrong(torch.autograd.Function):  # type: ignore[misc,name-defined] # torch is Any
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return grad * 3
-
+    wrong = autograd_function(lambda x: x * 2, lambda ctx, g: g * 3)
     for f, kind in (
-        (Wrong.apply, "gradient"),
+        (wrong, "gradient"),
         (lambda x: x.detach() ** 2, "cuts the graph"),
         (lambda x: x.numpy(), "raises RuntimeError"),
     ):
-        with pytest.raises(MismatchError) as caught:
-            assert_gradients(f, x)
-        assert caught.value.finding.problem == kind
-    assert "torch.autograd.gradcheck" in str(caught.value)
+        found = failure(f, x, check=assert_gradients)
+        assert found.finding.problem == kind
+    assert "torch.autograd.gradcheck" in str(found)
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -362,12 +353,16 @@ def test_assert_gradients__expanded_tensors(axis: int) -> None:
         assert_gradients(lambda x: x.detach() + 0 * x, x[:1].expand(2, 3))
 
 
-def test_assert_gradients__refuses_arrays_without_gradients() -> None:
-    """Arrays of NumPy and tensors of integers have no gradients and are refused."""
+def test_assertions__refuse_arrays_without_gradients_or_of_no_lazy_library() -> None:
+    """Arrays of NumPy and tensors of integers have no gradients; those of NumPy are never lazy."""
     torch = pytest.importorskip("torch")
-    for x in (X, torch.ones(2, dtype=torch.int64)):
-        with pytest.raises(xbridge.GradientError, match="; try "):
-            assert_gradients(lambda x: x, x)
+    for check, x, kind in (
+        (assert_gradients, X, xbridge.GradientError),
+        (assert_gradients, torch.ones(2, dtype=torch.int64), xbridge.GradientError),
+        (assert_lazy, X, xbridge.OptionError),
+    ):
+        with pytest.raises(kind, match="; try "):
+            check(lambda x: x, x)
 
 
 @pytest.mark.parametrize("library", ["dask", "jax"])
@@ -380,12 +375,6 @@ def test_assert_lazy__passes_and_fails(library: str) -> None:
         assert_lazy(planted.computed, x)
     with pytest.raises(MismatchError, match="raises"):
         assert_lazy(lambda x: x.no_such_method(), x)
-
-
-def test_assert_lazy__refuses_libraries_without_lazy_arrays() -> None:
-    """Arrays of a library that has no lazy ones are refused."""
-    with pytest.raises(xbridge.OptionError, match="; try "):
-        assert_lazy(lambda x: x, X)
 
 
 # -- pytest --------------------------------------------------------------------------------------
