@@ -39,11 +39,6 @@ def detached(x: Any) -> Any:
     return x * (x.detach() if hasattr(x, "detach") else x)
 
 
-def log_of_one_plus(x: Any) -> Any:
-    """Cancel the digits of small numbers."""
-    return xp_of(x).log(1 + x)
-
-
 def in_order_of_memory(x: Any) -> Any:
     """Sum pairs of neighbours in memory."""
     flat = x.ravel(order="K")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -293,18 +292,13 @@ def test_check__hint_of_what_is_meant(
 # -- the command ---------------------------------------------------------------------------------
 
 
-def run(monkeypatch: pytest.MonkeyPatch, fill: Any, *words: str) -> int:
-    """The status of the command, for a check that fills a report."""
-    monkeypatch.setattr(process, "check", lambda *args: fill(args[3]))
+def run(monkeypatch: pytest.MonkeyPatch, parts: dict[str, Any], *words: str) -> int:
+    """The status of the command, for a check that fills these parts of a report."""
+    monkeypatch.setattr(process, "check", lambda *args: vars(args[3]).update(parts))
     return main(["check", "planted", "--backends", "numpy", *words])
 
 
 FOUND = Finding("m.f", "numpy", "values", ("transposed",), "gives 1", "f(a)")
-
-
-def fill(report: Report, **parts: Any) -> None:
-    for name, value in parts.items():
-        setattr(report, name, value)
 
 
 @pytest.mark.parametrize(
@@ -321,8 +315,8 @@ def test_check_command__status(
     status: int, parts: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The status says whether something was found, not checked, not checked in time, or missing."""
-    assert run(monkeypatch, partial(fill, **parts)) == status
-    assert run(monkeypatch, partial(fill, **parts), "--json") == status
+    assert run(monkeypatch, parts) == status
+    assert run(monkeypatch, parts, "--json") == status
     text = capsys.readouterr().out
     found = json.loads(text[text.index("\n{") :])
     assert found["skipped"] == parts.get("skipped", {})
@@ -335,7 +329,7 @@ def test_check_command__has_a_line_for_each_reason(
     """What was found is a table with programs; what was not checked is a line for each reason."""
     left_out = {"m.f": {"torch": "it raises ValueError"}, "m.g": {"torch": "it raises ValueError"}}
     parts: dict[str, Any] = {"findings": [FOUND], "checked": ["m.f", "m.g"], "skipped": {"m.h": "it cannot"}}
-    run(monkeypatch, partial(fill, **parts, left_out=left_out, late={"m.f": ["layout"]}, classes=["C"]))
+    run(monkeypatch, {**parts, "left_out": left_out, "late": {"m.f": ["layout"]}, "classes": ["C"]})
     assert capsys.readouterr().out.splitlines() == [
         "function  property    libraries  problem",
         "m.f       transposed  numpy      values",

@@ -256,15 +256,6 @@ def test_assert_contract__ulp() -> None:
     )
 
 
-def test_assert_contract__ulp_without_float64() -> None:
-    """A library without float64 is compared with NumPy's."""
-    jax = pytest.importorskip("jax")
-    with jax.enable_x64(False):
-        x = jax.numpy.asarray([0.5, 1e-4], "float32")
-        assert_contract(planted.softmax, x, ulp=4, empty=False)
-        assert failure(planted.log_of_one_plus, x, ulp=4).finding.problem == "is inaccurate"
-
-
 def test_assert_contract__ulp_of_what_is_rounded_inside() -> None:
     """Rounding to float32 is the same for both calls; it is found by changes that float64 does not lose."""
 
@@ -321,12 +312,9 @@ def test_assert_contract__empty() -> None:
 
 def test_assert_contract__raises() -> None:
     """An exception is a failure, unless it is a promised refusal."""
-
-    def refuse(x: Any) -> Any:
-        raise ValueError("no")
-
-    assert failure(refuse, X).finding.problem == "raises ValueError"
-    assert_contract(refuse, X, raises=(TypeError, ValueError))
+    singular = np.ones((3, 3))
+    assert failure(np.linalg.inv, singular).finding.problem == "raises LinAlgError"
+    assert_contract(np.linalg.inv, singular, raises=(TypeError, np.linalg.LinAlgError))
 
 
 def test_assert_contract__switched_off() -> None:
@@ -724,7 +712,6 @@ def test_settings__missing_working_directory(tmp_path: Path, monkeypatch: pytest
 
 def test_settings__warnings() -> None:
     """A warning that was given once is given again if the filters are put back."""
-
     registry: dict[Any, Any] = {}
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")

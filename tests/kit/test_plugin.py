@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+from inside import is_observed
 
+import _xbridge_pytest
 import xbridge
+from xbridge import record
 from xbridge.testing import _parametrize
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kit_projects import Ids, Loading, Run
 
 pytest_plugins = ["kit_projects"]
@@ -150,16 +157,147 @@ def test_fixtures__only_if_the_project_asks(run: Run, pytester: pytest.Pytester,
     assert "xbridge" not in shown.partition("rootdir")[2].partition("\n\n")[2]
 
 
+# -- Hypothesis --------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow  # two runs of pytest, in which Hypothesis repeats what is late
+def test_plugin__lifts_the_deadline_of_tests_with_a_backend(run: Run) -> None:
+    """Tests with a backend, contracts included, have no default deadline; one that is given stays."""
+    test = """
+        import time
+        from itertools import count
+
+        from hypothesis import given, settings, strategies as st
+        from xbridge.testing import contract
+
+        settings.load_profile("default")
+
+        @pytest.fixture(autouse=True)
+        def slow(monkeypatch):
+            seconds = count()
+            monkeypatch.setattr(time, "perf_counter", lambda: float(next(seconds)))
+
+        @given(n=st.just(1))
+        def test_x(backend, n): pass
+
+        SEEN = []
+
+        @settings(max_examples=3)
+        @given(n=st.integers())
+        def test_few(backend, n):
+            SEEN.append(n)
+            assert len(SEEN) <= 3
+
+        @settings(deadline=100)
+        @given(n=st.just(1))
+        def test_own(backend, n): pass
+
+        @given(n=st.just(1))
+        def test_y(n): pass
+
+        @contract(st.just(1))
+        def test_z(n): pass
+    """
+    run(test, "--xbridge=numpy").assert_outcomes(passed=3, failed=2)
+    quick = 'register_profile("quick", deadline=100); settings.load_profile("quick")'
+    run(test.replace('load_profile("default")', quick), "--xbridge=numpy").assert_outcomes(failed=5)
+
+
+def test_plugin__methods_run_with_every_library(run: Run) -> None:
+    """Hypothesis accepts that a test method runs on a new instance for each library."""
+    test = """
+        from hypothesis import given, strategies as st
+
+        class TestX:
+            @given(n=st.just(1))
+            def test_x(self, backend, n): pass
+    """
+    run(test, "--xbridge=numpy,numpy_readonly").assert_outcomes(passed=2)
+
+
 # -- the header --------------------------------------------------------------------------------------
 
 
 def test_report_header__lists_backends_and_devices(run: Run) -> None:
     """The header lists the backends, their versions and the devices that tests run on."""
-    import numpy as np
-
     result = run("def test_x(): pass", "--xbridge=numpy,toylib:cpu,toylib:chip")
     result.stdout.fnmatch_lines([f"xbridge*: numpy {np.__version__} (cpu), toylib (cpu, chip:0, chip:1)"])
     result.stdout.no_fnmatch_line("*missing*")
+
+
+# -- a run that is recorded, or held to a policy ----------------------------------------------------
+
+
+COPIES = """
+import threading
+import numpy as np, xbridge
+
+def copy():
+    xbridge.to_numpy(np.ones(1000), copy=True)
+
+def test_here():
+    copy()
+
+def test_in_a_thread():
+    thread = threading.Thread(target=copy)
+    thread.start()
+    thread.join()
+"""
+
+
+@pytest.fixture(autouse=True)
+def nobody_watches_afterwards() -> Iterator[None]:
+    """What a run has begun, it ends."""
+    before = xbridge.policy.now()
+    yield
+    assert not is_observed()
+    assert xbridge.policy.now() == before
+
+
+def test_xbridge_record__prints_a_summary(run: Run) -> None:
+    """A recorded run ends with a table of its conversions, those in other threads included."""
+    result = run(COPIES, "--xbridge-record")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*= xbridge: conversions =*",
+            "where * to avoid it",
+            "test_it.py:7 * 2 * 16 kB * nothing: copy=True asks for new memory",
+            "all * 16 kB *",
+        ]
+    )
+
+
+def test_xbridge_record__adds_up_parallel_workers() -> None:
+    """The records of pytest-xdist's workers are added up, except for those of a killed worker."""
+    seen = record()
+    told: dict[str, Any] = {}
+    config = SimpleNamespace(stash=pytest.Stash(), workeroutput=told)
+    with record() as ours:
+        config.stash[_xbridge_pytest._RECORD] = record().__enter__()
+        xbridge.to_numpy(np.ones(1000), copy=True)
+        _xbridge_pytest.pytest_sessionfinish(SimpleNamespace(config=config))  # type: ignore[arg-type]
+    main = SimpleNamespace(stash=pytest.Stash())
+    main.stash[_xbridge_pytest._RECORD] = seen
+    outputs: list[dict[str, Any]] = [{"workeroutput": output} for output in (told, told, {})]
+    for output in [*outputs, {}]:
+        _xbridge_pytest.pytest_testnodedown(SimpleNamespace(config=main, **output))
+    (row,), (once,) = seen.rows, ours.rows
+    assert (row.where, row.calls, row.copied) == (once.where, 2, 16_000)
+
+
+def test_xbridge_policy__applies_to_the_run(run: Run) -> None:
+    """The policy applies to every test of the run, in all threads."""
+    result = run(COPIES, "--xbridge-policy=copies=raise", "-W", "error")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*PolicyError: *copies='raise'* forbids copies*"])
+
+
+def test_xbridge_policy__misspelt(run: Run) -> None:
+    """A misspelt policy ends the run with an error."""
+    result = run(COPIES, "--xbridge-policy=transfer=raise")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --xbridge-policy: cannot take a policy on 'transfer': *"])
 
 
 # -- what it costs -----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,12 +105,13 @@ def test_numpy_samples__as_readonly_keeps_the_memory(name: str) -> None:
             known.write(frozen)
 
 
-def one(name: str, word: str = "complex64", shape: tuple[int, ...] = (2, 3, 2)) -> Host:
+def one_of(kit: Any, name: str, word: str = "complex64", shape: tuple[int, ...] = (2, 3, 2)) -> Any:
     """One array of a way."""
-    case = known.cases[name]
-    values = values_of(word, shape)
-    laid_so: Host = case.make(case.fold(values) if case.fold else values)
-    return laid_so
+    case, values = kit.cases[name], values_of(word, shape)
+    return case.make(case.fold(values) if case.fold else values)
+
+
+one = partial(one_of, known)
 
 
 def test_numpy_samples__layouts_are_what_they_are_called() -> None:

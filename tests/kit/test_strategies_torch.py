@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from drawing import drawn, least
 from inside import DTYPES
-from kit.test_samples import laid, values_of
+from kit.test_samples import laid, one_of
 from rawmemory import same_bits, touched
 
 import xbridge
@@ -41,10 +42,7 @@ def test_torch_samples__require_grad_makes_a_leaf(name: str) -> None:
                     known.write(leaf)
 
 
-def one(name: str, word: str = "complex64", shape: tuple[int, ...] = (2, 3, 2, 2)) -> Any:
-    """One tensor of a way."""
-    case, values = known.cases[name], values_of(word, shape)
-    return case.make(case.fold(values) if case.fold else values)
+one = partial(one_of, known, shape=(2, 3, 2, 2))
 
 
 def test_torch_samples__layouts_are_what_they_are_called() -> None:
