@@ -59,6 +59,14 @@ def test_record__what_shares_is_counted_and_costs_no_bytes() -> None:
     ]
 
 
+@pytest.mark.parametrize("x", [2, [1, 2], [[1.0], [2.0]]])
+def test_record__numbers_and_lists_are_counted(x: Any) -> None:
+    """A number or a list that becomes an array is a conversion, also if none was converted before."""
+    with record() as seen:
+        xbridge.asarray(x)
+    assert [row.calls for row in seen.rows] == [1]
+
+
 def test_record__bytes_between_devices_are_distinguished_from_copies() -> None:
     """Bytes between devices are distinguished from copies."""
     strict = pytest.importorskip("array_api_strict")

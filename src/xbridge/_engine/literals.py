@@ -17,6 +17,7 @@ from xbridge._core.protocol import Array, Backend, HostArray
 from xbridge._core.tracing import none_in_traces
 from xbridge._host import sequences
 from xbridge._host.memory import astype_checked
+from xbridge._registry import registry
 from xbridge._registry.call_cache import cache_version, cached, decline, lookup_direct, store, unchanged
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
@@ -32,7 +33,7 @@ def make_array(obj: Any, name: Any) -> Array | None:
     """Make an array of numbers without options, and cache the call; return None if it has to be planned."""
     target = get(HOST if name is None else name)
     version, key = cache_version(), ("asarray", name, type(obj), type(None), None, None, None, None)
-    if key in cached or "host" in target.gaps or target.is_tracing():
+    if key in cached or registry.observers or "host" in target.gaps or target.is_tracing():
         return None
 
     def find(kinds: frozenset[type], _: type) -> Filler | None:
