@@ -18,7 +18,7 @@ LIMITS = {
     "_registry": 980,
     "_transfer": 650,
     "backends": 3_480,
-    "files": 2_560,
+    "files": 2_575,
     "functions": 4_600,
     "testing": 10_290,
     "tree": 1_315,
