@@ -64,6 +64,9 @@ def test_hint__of_a_batch_of_gradients_is_followed(again: bool) -> None:
     with pytest.raises(GradientError, match=r"try torch\.func\.jacrev\(f\)\(x\)"):
         jacobian(f, x, create_graph=again, vectorize=True)
     same(torch.func.jacrev(f)(x), jacobian(f, x))
+    with pytest.raises(GradientError, match=r"try torch\.func\.jacfwd\(f\)\(x\)"):
+        jacobian(f, x, vectorize=True, strategy="forward-mode")
+    same(torch.func.jacfwd(f)(x), jacobian(f, x))
 
 
 def test_aligned__vjp_without_a_vjp_has_no_second_order() -> None:

@@ -19,7 +19,7 @@ LIMITS = {
     "_transfer": 650,
     "backends": 3_480,
     "files": 2_575,
-    "functions": 4_600,
+    "functions": 4_610,
     "testing": 10_290,
     "tree": 1_315,
 }
