@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,8 +60,9 @@ class Metres(np.ndarray[Any, np.dtype[Any]]):
 def test_to_numpy__advice_for_masks_units_and_dates_works() -> None:
     """Masks, units and dates are refused, and the advice in each error works."""
     masked = da.ma.masked_equal(da.from_array(np.arange(3.0)), 1)
-    refusal = str(refusal_of(lambda: xbridge.to_numpy(masked)))
-    assert refusal.endswith("its mask would be lost; try dask.array.ma.filled(x, value)")
+    for x in (masked, xbridge.to_dask(masked, dtype="float32")):
+        refusal = str(refusal_of(partial(xbridge.to_numpy, x)))
+        assert refusal.endswith("its mask would be lost; try dask.array.ma.filled(x, value)")
     assert xbridge.to_numpy(da.ma.filled(masked, 7)).tolist() == [0.0, 7.0, 2.0]
     units = da.from_array(np.ones(3).view(Metres), asarray=False)
     assert str(refusal_of(lambda: xbridge.to_numpy(units))).endswith("try x.map_blocks(numpy.asarray)")

@@ -121,7 +121,7 @@ def astype(x: Array, dtype: str, /) -> Array:
     if x.dtype.kind in "biufcV" and not x.dtype.names:
         given = x.dtype.newbyteorder("=")
         to = given if native.kind == "V" and DTYPES[dtype].is_finite else native
-        cast, meta = make_chunk_cast(given, to), np.empty((0,) * x.ndim, to)
+        cast, meta = make_chunk_cast(given, to), x._meta.astype(to)
         x = x.map_blocks(cast, name=f"xbridge-{uuid4().hex}", dtype=to, meta=meta)
         if to is native:
             return x
