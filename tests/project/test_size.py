@@ -19,13 +19,13 @@ LIMITS = {
     "_transfer": 650,
     "backends": 3_480,
     "files": 2_575,
-    "functions": 4_610,
-    "testing": 10_290,
+    "functions": 4_640,
+    "testing": 10_340,
     "tree": 1_315,
 }
 """The most lines of each folder of the package."""
 
-ALL = 33_475
+ALL = 33_545
 """The most lines of all."""
 
 

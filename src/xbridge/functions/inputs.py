@@ -16,7 +16,7 @@ from inspect import Parameter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge import asarray
-from xbridge.errors import DTypeError, OptionError, XBridgeError, shown
+from xbridge.errors import OptionError, XBridgeError, shown
 from xbridge.extend import HOST, Options, backend_for, call_cache, each, get_backend
 from xbridge.functions.treedef import LITERALS, are_arrays
 
@@ -105,6 +105,15 @@ def read_array_parameters(given: object, fn: Callable[..., Any], function: str) 
     raise OptionError.build(f"take arrays={shown(given)}", reason, hint)
 
 
+def error_at(error: XBridgeError, place: str) -> XBridgeError:
+    """Return an error of a conversion with the argument or result that it is about.
+
+    A dtype that its hint names is an option of the decorator.
+    """
+    hint = re.sub(r"^(naming it: )?(dtype='\w+')", r"aligned(..., \2)", error.hint)
+    return error.build(error.action, error.reason, hint).at(place)
+
+
 # -- to the library of the function --------------------------------------------------------------------------
 def convert_inputs(xs: Sequence[Array], library: Backend, options: Options) -> list[Array]:
     """Convert arguments to the library of a function, which must not write to their memory.
@@ -125,11 +134,6 @@ def convert_inputs(xs: Sequence[Array], library: Backend, options: Options) -> l
             made = each([xs[i] for i in at], library, asked)
         except XBridgeError as error:
             error.remap_index(at)
-            if options.dtype is None and isinstance(error, DTypeError) and error.hint.startswith("dtype="):
-                hint = re.sub(r"dtype='\w+'", r"aligned(..., \g<0>)", error.hint)
-                hinted = error.build(error.action, error.reason, hint)
-                hinted.index = error.index
-                raise hinted from error
             raise
         for i, y in zip(at, made, strict=True):
             ys[i] = y
