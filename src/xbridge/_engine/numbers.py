@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from xbridge._core.devices import CPU, Device
@@ -39,7 +40,8 @@ def from_numbers(nest: Nest, target: Backend, options: Options) -> Array:
     except (OptionError, UnsupportedArrayError) as error:
         raise aim(error, target) from error.__cause__
     if host.dtype.kind in "iu":
-        refuse_overflow(host, named or chosen("default", host.dtype.name, target, device), target, device)
+        dtype = named or chosen("default", host.dtype.name, target, device)
+        refuse_overflow([host], dtype, target, device, noun=nest.noun)
     return convert(Source(host, get(HOST)), target, _options_of_numbers(options))
 
 
@@ -69,32 +71,37 @@ def number_filler(kinds: frozenset[type], target: Backend | None, options: Optio
     return literals.number_filler(kinds, own, named, finish)
 
 
-def refuse_overflow(numbers: HostArray, dtype: str, target: Backend, device: Device) -> None:
+def refuse_overflow(
+    numbers: Sequence[HostArray], dtype: str, target: Backend, device: Device, *, noun: str = "list"
+) -> None:
     """Raise if an integer of a list does not fit the dtype, also if the caller named that dtype."""
-    if not numbers.size or numbers.dtype.kind not in "iu" or category(dtype) != "int":
+    integers = [array for array in numbers if array.size and array.dtype.kind in "iu"]
+    if not integers or category(dtype) != "int":
         return
-    if not _fits(numbers, dtype):
-        given = numbers.dtype.name
-        reason, wide = "an integer does not fit", chosen("default", given, target, device)
+    bounds = [int(bound) for array in integers for bound in (array.min(), array.max())]
+    if not _fits(bounds, dtype):
+        given = next((word for word in ("int64", "uint64") if _fits(bounds, word)), "float64")
+        wide = chosen("nearest" if given == "float64" else "default", given, target, device)
+        reason = "an integer does not fit"
         hint, lacks = f"dtype={wide!r}", target.unsupported_dtype(given, device)
-        if lacks and not _fits(numbers, wide):
+        if given == "float64":
+            hint = f"{hint} to accept rounding"
+        elif lacks and not _fits(bounds, wide):
             reason = f"{reason}, and {lacks.reason}"
             hint = lacks.hint and f"{lacks.hint} first"
         elif not holds_every(dtype, wide):  # such as uint64, beside a negative number
             hint = f"{hint}, which wraps what does not fit"
-        raise ValueLossError.build(f"make {with_article(dtype)} array of this list", reason, hint)
+        raise ValueLossError.build(f"make {with_article(dtype)} array of this {noun}", reason, hint)
 
 
-def _fits(numbers: HostArray, dtype: str) -> bool:
+def _fits(bounds: list[int], dtype: str) -> bool:
     """Return True if all integers are in the range of an integer dtype."""
     least, most = exact_integers(dtype)
-    return least <= int(numbers.min()) and int(numbers.max()) <= most
+    return least <= min(bounds) and max(bounds) <= most
 
 
 def refuse_sharing(options: Options, nest: Nest) -> None:
     """Raise for `copy=False`, whether or not a list is empty."""
     if options.copy is False:
-        given, reason = "number", "no array can share its memory"
-        if nest.shape:
-            given, reason = "list", "its elements are in separate memory"
-        raise CopyError.build(f"make an array of this {given} with copy=False", reason, "copy=None")
+        reason = "its elements are in separate memory" if nest.shape else "no array can share its memory"
+        raise CopyError.build(f"make an array of this {nest.noun} with copy=False", reason, "copy=None")

@@ -136,10 +136,11 @@ def _stack_each(nest: Nest, target: Backend, options: Options) -> Source:
     result_device = destination(target, options.device, source_device if has_place else CPU)
     if options.dtype in UNNAMED:
         last = chosen(options.dtype, dtype, target, result_device)
-    for element, leaf in zip(elements, nest.leaves, strict=True):
-        if element.weak:
-            refuse_overflow(element.source.array, explicit_dtype(options) or last, target, result_device)
-            if is_inexact(last) and last in DTYPES and not explicit_dtype(options):
+    weak = [element.source.array for element in elements if element.weak]
+    refuse_overflow(weak, explicit_dtype(options) or last, target, result_device)
+    if is_inexact(last) and last in DTYPES and not explicit_dtype(options):
+        for element, leaf in zip(elements, nest.leaves, strict=True):
+            if element.weak:
                 # The array that was read does not tell its floats from its integers, which must be exact.
                 read_numbers(_as_nest(leaf), _PARTS.get(last, last), target, options)
     stacker = _choose_stacker(elements, placing, target, options)
@@ -281,9 +282,7 @@ def _refuse_cut_graph(elements: list[_Element], target: Backend, options: Option
 def _refuse_ragged(elements: list[_Element], target: Backend) -> None:
     shapes = _unique(element.info.shape for element in elements)
     if len(shapes) > 1:
-        unknown = any(isinstance(n, float) for shape in shapes for n in shape)  # NaN, in those of Dask
-        first = "x.compute_chunk_sizes() for each x of unknown length" if unknown else "arrays of one shape"
-        hint = f"{first}, or xbridge.tree.to_backend(x, {target.name!r}) for a list of arrays"
+        hint = f"arrays of one shape, or xbridge.tree.to_backend(x, {target.name!r}) for a list of arrays"
         reason = f"it holds shapes {', '.join(map(str, shapes))}"
         raise OptionError.build("make an array of this list", reason, hint)
 

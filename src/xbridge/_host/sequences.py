@@ -51,6 +51,10 @@ class Nest(NamedTuple):
     """Numbers, arrays, and the nests of rows that stand beside them."""
     kinds: frozenset[type]
 
+    @property
+    def noun(self) -> str:
+        return "list" if self.shape else "number"
+
     def array_types(self) -> list[type]:
         own = [kind for kind in dict.fromkeys(map(type, self.leaves)) if not is_literal_type(kind)]
         inner = [leaf.array_types() for leaf in self.leaves if type(leaf) is Nest]
@@ -245,7 +249,7 @@ def _choose_dtype(nest: Nest, floating: str | None, nearest: Callable[[str], str
         narrow = floating if dtype == "float64" else "complex128" if floating == "float64" else "complex64"
         made, reason = with_article(narrow), f"an integer would be rounded in {narrow}"
     if reason:
-        action, there = f"make {made} array of this {'number' if alone else 'list'}", nearest(dtype)
+        action, there = f"make {made} array of this {nest.noun}", nearest(dtype)
         hint = f"dtype={there!r}"
         if not _are_finite(integers, there):
             hint = "numpy.array(x, object)"
