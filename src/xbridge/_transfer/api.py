@@ -253,7 +253,7 @@ def prefetch(  # noqa: PLR0913 -- options, by keyword
         torch's `FakeTensorMode`, a `DeviceError`. An error of the iterable is raised in its turn too, with
         its traceback.
     OptionError
-        A second loop over an iterator, such as a generator, which gives its batches once.
+        A second loop over a generator or another iterator, which is used up.
 
     Notes
     -----
@@ -285,9 +285,10 @@ def prefetch(  # noqa: PLR0913 -- options, by keyword
     target, _ = resolve_destination(backend, options)
     if not any(hasattr(iterable, word) for word in ("__iter__", "__getitem__")):
         raise OptionError.build(f"take batches from {type_of(iterable)}", "it is not iterable", "[batch]")
-    if isinstance(iterable, (dict, str, bytes)):
+    is_table = all(hasattr(type(iterable), word) for word in ("columns", "__array__"))
+    if is_table or isinstance(iterable, (dict, str, bytes)):  # of tables, a loop gives columns or their names
         reason = f"a loop over {type_of(iterable)} gives no batches"
-        hint = "[x]" if isinstance(iterable, dict) else "[batch]"
+        hint = "[batch]" if isinstance(iterable, (str, bytes)) else "[x]"
         raise OptionError.build(f"take batches from {type_of(iterable)}", reason, hint)
     leaves = Leaves(scalars, exporters, only, unsupported).check()
     run = partial(_prefetch_batches, iterable, backend, options, leaves, ahead, find_call_site())
@@ -321,9 +322,8 @@ class Prefetch:
         """Return an iterator over all batches, with threads of its own."""
         again, self._is_used = self._is_used, True
         if again and isinstance(self._iterable, Iterator):
-            reason = "it is an iterator, and gives its batches once"
-            hint = "xbridge.prefetch(...) for each loop, over a new iterator"
-            raise OptionError.build(f"iterate over {type_of(self._iterable)} again", reason, hint)
+            reason = "it is used up, and has no batches for another loop"
+            raise OptionError.build(f"iterate over {type_of(self._iterable)} again", reason)
         return self._run()
 
 

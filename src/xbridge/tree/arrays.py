@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from xbridge._core.literals import NUMBERS
 from xbridge._core.tracing import none_in_traces
-from xbridge._host.advice import hint_for_object
+from xbridge._host.advice import aim, hint_for_object
 from xbridge._host.importers import is_exporter
 from xbridge._registry.call_cache import cache_version, cached, decline, store, unchanged
 from xbridge._registry.registry import are_arrays, backend_for, by_type, get
@@ -31,7 +31,7 @@ from xbridge.tree.leaf import ARRAYS, PLAIN_TYPES, converter_finder, is_movable,
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from xbridge._core.protocol import Array, ArrayFn
+    from xbridge._core.protocol import Array, ArrayFn, Backend
     from xbridge._engine.repeat import Convert
     from xbridge._plan.options import CallOptions
     from xbridge.tree.leaf import Leaves
@@ -279,7 +279,9 @@ def flatten(tree: Tree, chosen: Leaves = ARRAYS, *, alone: bool = False) -> Tree
     return batch
 
 
-def refuse_leaf(tree: Tree, batch: TreeArrays, *, scalars: bool | str = False) -> None:
+def refuse_leaf(
+    tree: Tree, batch: TreeArrays, *, scalars: bool | str = False, target: Backend | None = None
+) -> None:
     """Raise an error if a tree is neither a container nor an array, nor a number with `scalars`.
 
     None is an empty tree, as in JAX and optree.
@@ -294,9 +296,9 @@ def refuse_leaf(tree: Tree, batch: TreeArrays, *, scalars: bool | str = False) -
         hint = "exporters=True, or xbridge.to_backend(x, backend)"
     else:
         hint = hint_for_object(tree)
-    raise UnsupportedArrayError.build(
-        f"walk {type_of(tree)} as a tree", "it is neither a container nor an array", hint
-    )
+    reason = "it is neither a container nor an array"
+    error = UnsupportedArrayError.build(f"walk {type_of(tree)} as a tree", reason, hint)
+    raise aim(error, target) if target else error
 
 
 @none_in_traces

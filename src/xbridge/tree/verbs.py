@@ -370,8 +370,8 @@ def _convert(  # noqa: PLR0913, PLR0917 -- the options one by one, because a bun
     if leaves.movables and device is None:
         raise OptionError.build("move objects by `to`", "the call names no device", "device='cpu'")
     batch = flatten(tree, leaves)
-    refuse_leaf(tree, batch, scalars=scalars)
     target, options = get(name), CallOptions(device, dtype, copy, grad, writable=writable)
+    refuse_leaf(tree, batch, scalars=scalars, target=target)
     result = batch.map(leaf_converter(target, options, leaves))
     if is_cached:
         cache_tree(name, options, leaves)
