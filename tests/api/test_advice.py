@@ -89,6 +89,17 @@ WANTED: dict[str, Any] = {
     "to_list(np.array([(1, 2.0)], [('a', 'i4'), ('b', 'f4')]))": [1],
     "asarray(['1', '2'])": [1.0, 2.0],
     "asarray([Fraction(1, 2), Fraction(1, 4)])": [0.5, 0.25],
+    "asarray([Fraction(2**53 + 1)])": [2**53 + 1],
+    "asarray([2**53 + 1, '3'])": [2**53 + 1, 3],
+    "to_list(np.array([str(2**53 + 1)]))": [2**53 + 1],
+    "to_torch(np.array([2**53 + 1, '3'], object))": [2**53 + 1, 3],
+    "to_torch(np.array([2**53 + 1, None], object))": [2**53 + 1, None],
+    "to_torch(np.array([0] * 2000 + [str(2**53 + 1)], object))": [0] * 2000 + [2**53 + 1],
+    "to_numpy(pd.Series([Fraction(2**53 + 1)]))": [2**53 + 1],
+    "to_torch(pd.DataFrame({'a': [2**53 + 1], 's': ['x']}))": [[2**53 + 1]],
+    "asarray([-1, 2**64 - 1, np.int32(1)])": [-1.0, 2.0**64, 1.0],
+    "asarray([-1, 2**64 - 1, np.int32(1)], dtype='uint64')": [-1.0, 2.0**64, 1.0],
+    "asarray([np.uint8(1), -1, 2**64 - 1], backend='jax')": [1.0, -1.0, 2.0**64],
     "asarray([None, 1])": None,
     "to_torch(lists)": [[1, 2], [3, 4]],
     "to_torch(objects)": [[0.0, 1.0, 2.0]] * 2,
@@ -333,6 +344,8 @@ TABLE = "pd.DataFrame({'x': [0.5, 1.5], 'n': [1, 2]})"
         (f"to_jax({TABLE})", "jax", "float32"),
         (f"to_torch({TABLE}, dtype='default')", "torch", "float32"),
         ("to_torch(A, backend='jax', dtype='float32')", "jax", "float32"),
+        ("tree.to_torch(Fraction(1, 2))", "torch", "float32"),
+        ("tree.to_jax(Fraction(1, 2))", "jax", "float32"),
     ],
 )
 def test_hint__has_what_the_call_asked_for(call: str, library: str, dtype: str) -> None:
@@ -340,6 +353,13 @@ def test_hint__has_what_the_call_asked_for(call: str, library: str, dtype: str) 
     (piece,) = advice.alternatives(hint_of(call))
     made = advice.follow(call, piece, names_for(f"{call} '{library}'"))
     assert (xbridge.backend_of(made), xbridge.dtype_of(made)) == (library, dtype)
+
+
+def test_hint__for_a_number_or_list_says_which_it_is() -> None:
+    """An integer that does not fit is that of a number, or of a list, as the user gave it."""
+    for x, noun in ((300, "number"), ([300], "list"), ([np.uint8(1), 300], "list")):
+        with pytest.raises(xbridge.ValueLossError, match=f"^cannot make a uint8 array of this {noun}:"):
+            xbridge.asarray(x, dtype="uint8")
 
 
 def test_hint__of_groups_is_none() -> None:
@@ -413,7 +433,6 @@ ELSEWHERE = {
     ],
     "observe/test_policy.py": ["transfers=raise", "policy({}='allow') around it"],
     "plan/test_complex.py": ["to_numpy(x).real"],
-    "transfer/test_transfer.py": ["xbridge.prefetch(...) for each loop, over a new iterator"],
     "tree/test_classes.py": ["{{}}"],
 }
 """Hints that a call here cannot be given, by the tests in an environment of their own that follow them."""

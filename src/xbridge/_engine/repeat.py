@@ -25,7 +25,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES
-from xbridge._core.literals import SEQUENCES
+from xbridge._core.literals import NUMBERS, SEQUENCES
 from xbridge._core.protocol import Array, Backend, HostArray
 from xbridge._engine.source import Source
 from xbridge._host import memory as _host
@@ -150,7 +150,10 @@ def cache_refusal(asked: str | ModuleType, x: object, error: UnsupportedArrayErr
     """Cache what is said of an object that is no array, for others of its class."""
     cls, index, said = type(x), error.index, (error.action, error.reason, error.hint)
     cause = error.__cause__ and error.__cause__.args  # that of `memoryview`, which takes no other object
-    by_class = not issubclass(cls, (*SEQUENCES, dict, str, PurePath)) and type_of(x) in error.action
+    has_value = issubclass(cls, (*SEQUENCES, dict, str, PurePath))
+    # A compiler cannot follow the look-up of an attribute of a list.
+    has_value = has_value or (has_attribute(x, "__float__") and not issubclass(cls, NUMBERS))
+    by_class = not has_value and type_of(x) in error.action
     if not (by_class and is_global(cls)) or is_exporter(x) or backend_for(cls) is not None:
         return  # it depends on the object itself, or the cache would keep what the class holds
 

@@ -7,6 +7,8 @@ object there is none, and the message says only why it is refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
+from math import isfinite
 from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, TypeVar
@@ -14,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES
+from xbridge._core.dtypes import exact_integers
 from xbridge._core.literals import LITERALS, NUMBERS
 from xbridge._core.protocol import Backend, HostArray
 from xbridge._core.tracing import constant_in_traces
@@ -25,8 +27,6 @@ E = TypeVar("E", bound=XBridgeError)
 IN_A_TREE = "xbridge.tree.to_backend(x, 'numpy')"
 _FLOATS = "[float(i) for i in x]"
 FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType)
-_MANY = 1000
-"""The most items that are looked at for a hint."""
 
 _BY_NAME = {
     "DataLoader": "xbridge.prefetch(x, 'numpy')",
@@ -88,14 +88,15 @@ def hint_for_object(x: object) -> str:
         return _READERS.get(PurePath(x).suffix.lower(), "")  # type: ignore[arg-type] # it is one
     if cls.__name__ == "PyCapsule" and '"dltensor' not in repr(x):  # of another protocol, or used up
         return ""
-    return _hint_for_class(cls, _BY_NAME) or _hint_for_methods(cls)
+    hint = _hint_for_class(cls, _BY_NAME) or _hint_for_methods(cls)
+    return "" if hint == _BY_ATTRIBUTE["__float__"] and not _spell_numbers([x]) else hint
 
 
 def _hint_for_methods(cls: type) -> str:
     """Return a hint by what the objects of a class can do."""
     members = {word: it for base in reversed(cls.__mro__) for word, it in vars(base).items()}
     words = members.keys()
-    if {"shape", "__getitem__"} <= words and "todense" not in words:
+    if {"shape", "dtype", "__getitem__"} <= words and "todense" not in words:  # a dtype has a shape too
         return "x[...]"
     if {"__iter__", "__len__"} <= words and words.isdisjoint(_BY_ATTRIBUTE):
         one, tree = "asarray(list(x), backend='numpy')", "xbridge.tree.to_backend(list(x), 'numpy')"
@@ -106,16 +107,17 @@ def _hint_for_methods(cls: type) -> str:
 
 def hint_for_items(x: HostArray) -> str:
     """Return a hint for an array of text or of Python objects."""
-    items = x.ravel()[:_MANY].tolist()
+    items = x.ravel().tolist()
     if items and None not in map(_shape_and_dtype, items):
-        alike = len(set(map(_shape_and_dtype, x.ravel().tolist()))) == 1
+        alike = len(set(map(_shape_and_dtype, items))) == 1
         return "asarray(x.tolist(), backend='numpy')" if alike else IN_A_TREE.replace("x,", "x.tolist(),")
+    are_floats = _spell_numbers(items) and not all(isinstance(item, int) for item in items)
+    dtype = "" if are_floats else _dtype_of_integers(items)
+    if dtype:
+        return f"x.astype({dtype!r})"
     if _spell_numbers(items):
-        if x.size == len(items) and all(isinstance(item, int) for item in items):
-            dtype = np.array(items).dtype  # a float could lose digits of a large integer
-            return f"x.astype({dtype.name!r})" if dtype.kind in "biu" else "x.astype(float)"
         return "x.astype(float)"
-    if all(isinstance(item, (str, bytes)) for item in items):
+    if all(map(_is_text, items)):
         return "numpy.unique(x, return_inverse=True)[1] for labels, or x.tolist()"
     return "x.tolist()"
 
@@ -123,8 +125,7 @@ def hint_for_items(x: HostArray) -> str:
 def _shape_and_dtype(item: Any) -> tuple[object, object] | None:
     """Return what arrays of one stack have in common; None if an item is no array, or has no numbers."""
     dtype = getattr(item, "dtype", None) if _has_shape(item) else None
-    name = getattr(dtype, "name", str(dtype).rpartition(".")[2])
-    return (tuple(item.shape), dtype) if name in DTYPES and not np.ma.isMaskedArray(item) else None
+    return None if dtype is None or getattr(dtype, "kind", "f") in "OSUMm" else (tuple(item.shape), dtype)
 
 
 def _has_shape(item: object) -> bool:
@@ -132,14 +133,38 @@ def _has_shape(item: object) -> bool:
 
 
 def _spell_numbers(items: Sequence[object]) -> bool:
-    """Return True if Python can read each item as a float."""
+    """Return True if Python can read each item as a float, which rounds none that is an integer."""
     if any(isinstance(item, (complex, np.complexfloating)) for item in items):  # its real part alone
         return False
     try:
-        np.array([*items, None], object).astype(float)  # None keeps rows of equal length apart
+        floats = np.array([*items, None], object).astype(float)  # None keeps rows of equal length apart
+        large = np.flatnonzero(np.abs(floats) >= exact_integers("float64")[1])
+        return all(_is_kept(items[i], float(floats[i])) for i in large.tolist())
     except FOREIGN_ERRORS:
         return False
-    return True
+
+
+def _is_kept(item: Any, number: float) -> bool:
+    """Return True unless an item is or spells another integer than a float, or a number beyond all floats."""
+    exact = Decimal(str(item, "ascii") if isinstance(item, bytes) else item) if _is_text(item) else item
+    if not isfinite(number):
+        return bool(exact == number)
+    return int(exact) == number or int(exact) != exact
+
+
+def _is_text(item: object) -> bool:
+    return isinstance(item, (str, bytes))
+
+
+def _dtype_of_integers(items: list[Any]) -> str:
+    """Return NumPy's dtype for items that are or spell integers; "" if there is none."""
+    try:
+        integers = [item if isinstance(item, int) else int(item) for item in items]
+    except FOREIGN_ERRORS:
+        return ""
+    dtype = np.array(integers).dtype
+    are_exact = all(_is_text(item) or item == n for item, n in zip(items, integers, strict=True))
+    return dtype.name if are_exact and dtype.kind in "biu" else ""
 
 
 def item_error(x: Any) -> UnsupportedArrayError | None:
@@ -165,10 +190,12 @@ def _hint_for_list(items: list[Any], mistaken: set[type]) -> str:
     """Return a hint for a list, some items of which are no numbers; "" if none keeps all values."""
     if any(map(_has_shape, items)):
         return ""
-    if mistaken <= {str, bytes, int, float}:
-        return _FLOATS if _spell_numbers(items) else ""
-    hints = {_hint_for_class(cls, _ITEMS) for cls in mistaken}
-    return hints.pop() if len(hints) == 1 else ""
+    are_text = mistaken <= {str, bytes, int, float}
+    hints = {_FLOATS} if are_text else {_hint_for_class(cls, _ITEMS) for cls in mistaken}
+    hint = hints.pop() if len(hints) == 1 else ""
+    if hint != _FLOATS or _spell_numbers(items):
+        return hint
+    return "[int(i) for i in x]" if _dtype_of_integers(items) else ""
 
 
 @constant_in_traces

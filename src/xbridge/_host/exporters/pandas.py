@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.extensions import ExtensionArray, ExtensionDtype
 
-from xbridge._core.dtypes import DTYPES, is_inexact, keeps_complex
+from xbridge._core.dtypes import DTYPES, holds_every, is_inexact, keeps_complex
 from xbridge._core.protocol import HostArray
 from xbridge._host.exporters import Adapter, adapter_for, hint_for_labels, names_of
 from xbridge._host.memory import NATIVE, native_dtype
@@ -89,9 +89,13 @@ class _PandasAdapter(Adapter):
     def numbers_hint(self, x: Any) -> str | None:
         if not isinstance(x, pd.DataFrame) or not x.columns.is_unique:
             return None
-        numbers = [label for label, column in x.items() if column.dtype.kind in "biuf"]
-        is_plain = all(isinstance(label, (str, int)) for label in numbers)
-        return hint_for_labels("x[{}].astype('float64')", numbers) if is_plain else None
+        numbers = {label: column for label, column in x.items() if column.dtype.kind in "biuf"}
+        hint = hint_for_labels("x[{}]", [*numbers])
+        if not hint or not all(isinstance(label, (str, int)) for label in numbers):
+            return None
+        if _have_common_dtype([*numbers.values()]):
+            return hint
+        return f"{hint}.astype(float)" if all(map(_are_floats, numbers.values())) else None
 
     def codes_hint(self, x: Any) -> str | None:
         dtype = getattr(x, "dtype", None)
@@ -100,6 +104,22 @@ class _PandasAdapter(Adapter):
             hint = "x.cat.codes" if isinstance(x, pd.Series) else "x.codes"
         # A missing time is stored as the lowest integer, and the code of a missing category is -1.
         return hint.replace("x.", "x.dropna().") if hint and x.isna().any() else hint
+
+
+def _have_common_dtype(columns: list[Any]) -> bool:
+    """Return True if columns of numbers have a dtype with all values of each."""
+    if any(column.dtype.kind != "f" and column.isna().any() for column in columns):
+        return False
+    names = {name for column in columns for name in names_of(column.dtype)}
+    common = np.result_type(*names).name
+    return all(holds_every(name, common) for name in names)
+
+
+def _are_floats(column: Any) -> bool:
+    """Return True if no number of a column is rounded as a float64. A missing one is NaN."""
+    given = column[column.notna()]
+    # Numbers of Python are compared exactly, whereas an array casts its integers to float64 first.
+    return bool((given.astype(object) == given.astype(float).astype(object)).all())
 
 
 def _blocks_of(x: Any) -> list[Any]:
