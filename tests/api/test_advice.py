@@ -433,6 +433,7 @@ ELSEWHERE = {
     ],
     "observe/test_policy.py": ["transfers=raise", "policy({}='allow') around it"],
     "plan/test_complex.py": ["to_numpy(x).real"],
+    "transfer/test_transfer.py": ["xbridge.prefetch(...) for each loop, over a new iterator"],
     "tree/test_classes.py": ["{{}}"],
 }
 """Hints that a call here cannot be given, by the tests in an environment of their own that follow them."""

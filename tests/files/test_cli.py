@@ -68,7 +68,7 @@ def test_main__every_command_has_a_page_of_help_and_speaks_json(
         (["zzz", "a.npy"], "xbridge-array --help"),
         (["explain", "a.npy"], "xbridge-array explain --help"),
         (["matrix", "colours"], "xbridge-array matrix --help"),
-        (["show", "a.npy", "--jsno"], "xbridge-array --help"),
+        (["show", "a.npy", "--jsno"], "xbridge-array show --help"),
     ],
 )
 def test_main__mistaken_call_is_one_line(cli: Cli, words: list[str], hint: str) -> None:

@@ -12,7 +12,8 @@ from shell import Cli, bits, every_dtype, listing
 import xbridge
 
 pytest.importorskip("ml_dtypes")
-save_safetensors = pytest.importorskip("safetensors.numpy").save_file
+safetensors = pytest.importorskip("safetensors.numpy")
+save_safetensors = safetensors.save_file
 
 if TYPE_CHECKING:
     from xbridge.protocol import HostArray
@@ -143,9 +144,18 @@ def test_convert__cast_rounds_if_that_is_allowed(
     assert str(found.tolist()) == str(np.array(rounds_to, found.dtype).tolist())
 
 
-@pytest.mark.parametrize("cast", ["float64=int8", "int64=float64", "float64=bfloat16"])
-def test_convert__rounds_floats_once_and_nothing_else(tmp_path: Path, cli: Cli, cast: str) -> None:
-    """An integer is never rounded, nor is a float64 in two steps, which ml_dtypes would take."""
+def test_convert__rounds_float64_to_bfloat16_once(tmp_path: Path, cli: Cli) -> None:
+    """A float64 just above the middle of two bfloat16 is rounded up, not to float32 and then to even."""
+    np.savez(tmp_path / "a.npz", a=np.array([0.1, 1 + 2**-8 + 2**-40]))
+    target = tmp_path / "b.safetensors"
+    cli.run("convert", tmp_path / "a.npz", target, "--cast", "float64=bfloat16", "--round")
+    found = safetensors.load_file(target)["a"]
+    assert (found.dtype.name, found.astype("f8").tolist()) == ("bfloat16", [0.10009765625, 1 + 2**-7])
+
+
+@pytest.mark.parametrize("cast", ["float64=int8", "int64=float64", "float64=float8_e8m0fnu"])
+def test_convert__rounds_floats_and_nothing_else(tmp_path: Path, cli: Cli, cast: str) -> None:
+    """An integer is never rounded, nor is a float to an integer or to a power of two."""
     np.savez(tmp_path / "a.npz", a=np.array([2**53 + 1]), b=np.array([0.1]))
     words = ("--cast", cast, "--round", "--array", "a" if cast.startswith("int") else "b")
     said = cli.refused("convert", tmp_path / "a.npz", tmp_path / "b.safetensors", *words)

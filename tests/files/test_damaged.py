@@ -84,6 +84,28 @@ def test_convert__truncated_file_is_refused_wherever_it_ends(tmp_path: Path, cli
     assert listing(tmp_path) == {name}
 
 
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("a.npz", ".pt"),
+        ("a.safetensors", ".pt"),
+        ("a.pt", ".safetensors"),
+        ("hello", ".pt"),
+        ("hello", ".json"),
+    ],
+)
+def test_show__file_under_another_suffix_is_no_file_of_that_one(
+    tmp_path: Path, cli: Cli, name: str, other: str
+) -> None:
+    """What the reader of a format says of a file of another one follows a sentence that names the format."""
+    wrong = tmp_path / f"wrong{other}"
+    if name == "hello":
+        wrong.write_text("hello, this is text", encoding="utf-8")
+    else:
+        good(tmp_path / name).rename(wrong)
+    assert f"cannot read {wrong}: it is no valid {other} file: " in cli.refused("show", wrong)
+
+
 def test_convert__file_that_shrinks_while_it_is_read_is_refused(
     tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

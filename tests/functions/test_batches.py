@@ -58,6 +58,27 @@ def test_aligned__batch_in_compiled_code_is_a_loop() -> None:
         assert short == long > 0
 
 
+def slopes_in_jax(f: Any, x: Any) -> Any:
+    return jax.vmap(jax.grad(f))(jnp.array(x))
+
+
+def slopes_in_torch(f: Any, x: Any) -> Any:
+    return torch.func.vmap(torch.func.grad(f))(torch.tensor(x))
+
+
+@pytest.mark.parametrize("vjp", [lambda g, y, x: g * x / y, lambda g, y, x: g * y])
+def test_aligned__vjp_for_one_example_names_itself_in_a_batch(vjp: Any) -> None:
+    """A derivative that cannot take the axes of a batch is named, and one that takes them is right."""
+    declare: Any = partial(aligned, backend="numpy", signature="(n)->()")
+    norm: Any = partial(np.linalg.norm, axis=-1)
+    x = np.arange(1.0, 7).reshape(2, 3)
+    for run in (slopes_in_jax, slopes_in_torch):
+        text = refused(OptionError, lambda: run(declare(vjp=vjp)(norm), x))  # noqa: B023 -- called at once
+        assert "cannot use the vjp of partial for a batch: " in text
+        assert "takes the axes of a batch in front of each array, as in g[..., None] * x" in text
+        same(run(declare(vjp=lambda g, y, x: g[..., None] * x / y[..., None])(norm), x), x / norm(x)[:, None])
+
+
 def pure(a: Any, b: Any) -> Any:
     return a * a * b
 

@@ -57,6 +57,11 @@ def test_aligned_arrays__each_kind_of_parameter_can_be_named() -> None:
     for place, name in enumerate("abc"):
         found = aligned(arrays=name)(f)([1], [1], c=[1], d=[1]).split(", ")
         assert [i for i, kind in enumerate(found) if kind == "ndarray int64"] == [place]
+    g = aligned(lambda x, /, **kw: kinds(x, **kw), backend="torch", arrays="x")
+    assert g([1], x=[3]) == "Tensor torch.int64, list"
+    for names in ({"a": 1}, [None], 3):
+        with pytest.raises(OptionError, match=r"it names no parameters of .*; try arrays=\("):
+            aligned(arrays=names)(f)
     for name in ("rest", "more"):
         with pytest.raises(OptionError, match=r"no such parameter; try arrays=\('a', 'b', 'c'\)"):
             aligned(arrays=name)(f)

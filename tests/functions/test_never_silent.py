@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,6 +65,9 @@ def test_hint__of_a_batch_of_gradients_is_followed(again: bool) -> None:
     with pytest.raises(GradientError, match=r"try torch\.func\.jacrev\(f\)\(x\)"):
         jacobian(f, x, create_graph=again, vectorize=True)
     same(torch.func.jacrev(f)(x), jacobian(f, x))
+    with pytest.raises(GradientError, match=r"try torch\.func\.jacfwd\(f\)\(x\)"):
+        jacobian(f, x, vectorize=True, strategy="forward-mode")
+    same(torch.func.jacfwd(f)(x), jacobian(f, x))
 
 
 def test_aligned__vjp_without_a_vjp_has_no_second_order() -> None:
@@ -343,6 +347,23 @@ def test_aligned__missing_dtype_names_both_ways_out() -> None:
             aligned(backend="jax")(lambda x: x)(np.array([None]))
         with pytest.raises(xbridge.ValueLossError):
             aligned(backend="jax", dtype="default")(lambda a, i: a)(leaf(), torch.tensor([2**40]))
+
+
+def test_aligned__missing_dtype_of_a_result_names_the_option_of_the_decorator() -> None:
+    """A result that JAX lacks names the function and the option, in a call and in a derivative."""
+    x, chunked = jax.numpy.ones(3, "float32"), pytest.importorskip("dask.array").ones((3, 3))
+    total = partial(np.sum, dtype="float64")
+    f = aligned(backend="numpy", vjp=lambda g, y, x: g * np.ones_like(x))(total)
+    with jax.enable_x64(False):
+        for run in (lambda: f(x), lambda: jax.grad(f)(x), lambda: jax.jacrev(f)(x)):
+            text = refused(DTypeError, run).splitlines()[0]
+            assert "at the result of partial: cannot convert" in text
+            assert "; try aligned(..., dtype='nearest'), or jax.config.update(" in text
+        nearest = aligned(backend="numpy", dtype="nearest", vjp=lambda g, y, x: g * np.ones_like(x))(total)
+        same(jax.grad(nearest)(x), np.ones(3))
+    narrows = aligned(backend="torch", dtype="default", signature="(n)->()")(lambda x: x.sum(-1))
+    (text, *_) = refused(DTypeError, lambda: narrows(chunked)).splitlines()
+    assert text.endswith("; try aligned(..., dtype='float32')")
 
 
 def test_aligned__missing_dtype_in_a_trace_names_the_way_out() -> None:

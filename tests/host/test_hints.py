@@ -125,3 +125,19 @@ def test_hint__of_each_kind_of_object_gives_its_values(tmp_path: Path) -> None:
                 assert hint == ""
     tables = (advice._BY_NAME, advice._READERS, advice._BY_ATTRIBUTE, advice._ITEMS)
     assert {hint for table in tables for hint in table.values()} <= followed
+
+
+def test_hint__of_a_column_of_what_has_no_plain_numbers_has_no_stack() -> None:
+    """A mask would be lost, and a nullable dtype is none of NumPy's, so no hint stacks such items."""
+    torch, pandas = pytest.importorskip("torch"), pytest.importorskip("pandas")
+    masked = np.ma.masked_array([1.0, 2.0], [False, True])
+    nullable = [pandas.Series([1, None], dtype="Int64"), pandas.Series([3, 4], dtype="Int64")]
+    for items in ([masked, masked], nullable):
+        with pytest.raises(xbridge.XBridgeError) as caught:
+            xbridge.to_backend(pandas.Series(items), "torch")
+        assert caught.value.hint == ""
+    for items in ([A, A], [torch.tensor(A)] * 2, [pandas.Series(A)] * 2):
+        with pytest.raises(xbridge.XBridgeError) as caught:
+            xbridge.to_backend(x := pandas.Series(items), "torch")
+        made = eval(caught.value.hint, {"numpy": np, "asarray": xbridge.asarray, "x": x})
+        assert made.tolist() == [A.tolist()] * 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -81,6 +82,51 @@ def test_assert_derivative__wrong_signature() -> None:
     )
     with pytest.raises((AssertionError, xbridge.XBridgeError)):
         assert_derivative(total, X)
+
+
+NORMS = {
+    "for one example": (lambda g, y, x: g * x / y, r"raises OptionError: cannot use the vjp"),
+    "of the first row": (
+        lambda g, y, x: g[..., None] * x[(0,) * (x.ndim - 1)] / y[..., None],
+        "in row",
+    ),
+    "of the mean result": (lambda g, y, x: g[..., None] * x / y.mean(), "in row"),
+}
+"""What is wrong -> a vjp of a norm that is right for one example, and its fault in a batch."""
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("fault", NORMS)
+def test_assert_derivative__wrong_in_batches(fault: str, n: int) -> None:
+    """A vjp that is right for one example and wrong for a batch is noticed, whatever the number of values."""
+    vjp, message = NORMS[fault]
+    declare: Any = partial(aligned, backend="numpy", signature="(n)->()")
+    norm, x = partial(np.linalg.norm, axis=-1), np.arange(1.0, n + 1)
+    if (fault, n) != ("of the first row", 1):  # its derivative is the same in each row
+        with pytest.raises(AssertionError, match=f"the gradient of a batch in torch .*{message}"):
+            assert_derivative(declare(vjp=vjp)(norm), x)
+    assert_derivative(declare(vjp=lambda g, y, x: g[..., None] * x / y[..., None])(norm), x)
+
+
+def test_assert_derivative__error_of_a_batch() -> None:
+    """An error that a function raises for a batch alone is a fault of the derivative."""
+    total = aligned(backend="numpy", signature="(n)->()", vjp=lambda g, y, x: g[..., None] + 0 * x)(
+        lambda x: x.sum(-1) if x.ndim == 1 else x.reshape(5, -1)
+    )
+    with pytest.raises(AssertionError, match="gradient of a batch in torch raises ValueError: cannot resh"):
+        assert_derivative(total, X)
+
+
+def test_assert_derivative__function_that_refuses_other_places() -> None:
+    """A function that accepts its argument alone, but for rounding, is differentiated there."""
+
+    def entropy(p: Any) -> Any:
+        if not np.allclose(p.sum(-1), 1):
+            raise ValueError("no probabilities")
+        return -(p * np.log(p)).sum(-1)
+
+    vjp = lambda g, y, p: -g[..., None] * (1 + np.log(p))  # noqa: E731
+    assert_derivative(aligned(backend="numpy", signature="(n)->()", vjp=vjp)(entropy), X / X.sum(), rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch", "jax"])

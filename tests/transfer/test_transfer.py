@@ -482,7 +482,26 @@ def test_prefetch__refuses_a_second_loop_over_an_iterator(make: Callable[[], Ite
     batches = xbridge.prefetch(make(), "numpy")
 
     assert len(list(batches)) == 3
-    with pytest.raises(xbridge.OptionError, match="used up"):
+    with pytest.raises(xbridge.OptionError, match=r"gives its batches once; try xbridge\.prefetch"):
+        list(batches)
+
+
+def test_prefetch__iterator_that_starts_again_is_given_anew_for_each_loop() -> None:
+    """An iterator that starts again by itself has its batches for each `prefetch`, as the hint says."""
+
+    class Loader:
+        def __iter__(self) -> Iterator[np.ndarray]:
+            self.left = iter([np.ones(1), np.ones(1)])
+            return self
+
+        def __next__(self) -> np.ndarray:
+            return next(self.left)
+
+    loader = Loader()
+    assert [len(list(xbridge.prefetch(loader, "numpy"))) for epoch in range(2)] == [2, 2]
+    batches = xbridge.prefetch(loader, "numpy")
+    list(batches)
+    with pytest.raises(xbridge.OptionError, match="for each loop, over a new iterator"):
         list(batches)
 
 
@@ -491,7 +510,7 @@ def test_prefetch__refuses_to_go_on_with_a_generator() -> None:
     batches = xbridge.prefetch(counted(9, []), "numpy")
     for _ in batches:
         break
-    with pytest.raises(xbridge.OptionError, match="used up"):
+    with pytest.raises(xbridge.OptionError, match=r"gives its batches once; try xbridge\.prefetch"):
         list(batches)
 
 

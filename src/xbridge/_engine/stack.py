@@ -282,7 +282,9 @@ def _refuse_cut_graph(elements: list[_Element], target: Backend, options: Option
 def _refuse_ragged(elements: list[_Element], target: Backend) -> None:
     shapes = _unique(element.info.shape for element in elements)
     if len(shapes) > 1:
-        hint = f"arrays of one shape, or xbridge.tree.to_backend(x, {target.name!r}) for a list of arrays"
+        unknown = any(isinstance(n, float) for shape in shapes for n in shape)  # NaN, in those of Dask
+        first = "x.compute_chunk_sizes() for each x of unknown length" if unknown else "arrays of one shape"
+        hint = f"{first}, or xbridge.tree.to_backend(x, {target.name!r}) for a list of arrays"
         reason = f"it holds shapes {', '.join(map(str, shapes))}"
         raise OptionError.build("make an array of this list", reason, hint)
 

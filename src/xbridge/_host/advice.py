@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from xbridge._core.devices import CPU
-from xbridge._core.dtypes import exact_integers
+from xbridge._core.dtypes import DTYPES, exact_integers
 from xbridge._core.literals import LITERALS, NUMBERS
 from xbridge._core.protocol import Backend, HostArray
 from xbridge._core.tracing import constant_in_traces
@@ -125,7 +125,8 @@ def hint_for_items(x: HostArray) -> str:
 def _shape_and_dtype(item: Any) -> tuple[object, object] | None:
     """Return what arrays of one stack have in common; None if an item is no array, or has no numbers."""
     dtype = getattr(item, "dtype", None) if _has_shape(item) else None
-    return None if dtype is None or getattr(dtype, "kind", "f") in "OSUMm" else (tuple(item.shape), dtype)
+    name = getattr(dtype, "name", str(dtype).rpartition(".")[2])
+    return (tuple(item.shape), dtype) if name in DTYPES and not np.ma.isMaskedArray(item) else None
 
 
 def _has_shape(item: object) -> bool:

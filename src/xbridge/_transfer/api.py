@@ -253,7 +253,7 @@ def prefetch(  # noqa: PLR0913 -- options, by keyword
         torch's `FakeTensorMode`, a `DeviceError`. An error of the iterable is raised in its turn too, with
         its traceback.
     OptionError
-        A second loop over a generator or another iterator, which is used up.
+        A second loop over an iterator, such as a generator, which gives its batches once.
 
     Notes
     -----
@@ -322,8 +322,9 @@ class Prefetch:
         """Return an iterator over all batches, with threads of its own."""
         again, self._is_used = self._is_used, True
         if again and isinstance(self._iterable, Iterator):
-            reason = "it is used up, and has no batches for another loop"
-            raise OptionError.build(f"iterate over {type_of(self._iterable)} again", reason)
+            reason = "it is an iterator, and gives its batches once"
+            hint = "xbridge.prefetch(...) for each loop, over a new iterator"
+            raise OptionError.build(f"iterate over {type_of(self._iterable)} again", reason, hint)
         return self._run()
 
 

@@ -53,7 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             if not sys.warnoptions:
                 warnings.simplefilter("ignore")  # warnings of libraries are for programmers
-            asked = _build_parser().parse_args(argv)
+            asked, unknown = _build_parser().parse_known_args(argv)
+            if unknown:
+                asked.refuse(f"unrecognized arguments: {' '.join(unknown)}")
             status: int = asked.run(asked)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of the pipe has closed it; Python would flush the rest at the exit
@@ -103,5 +105,5 @@ def _build_parser() -> _Parser:
         sub = subparsers.add_parser(name, **words, formatter_class=RawDescriptionHelpFormatter)
         module.add_arguments(sub)
         sub.add_argument("--json", action="store_true", help="print JSON")
-        sub.set_defaults(run=module.run)
+        sub.set_defaults(run=module.run, refuse=sub.error)
     return parser

@@ -36,6 +36,8 @@ def unreadable_error(path: Path, reason: object, hint: str = "") -> RefusedError
     """Return the error for a file that cannot be read, with the first sentence of a library's message."""
     words = repr(reason) if isinstance(reason, KeyError) else str(reason)  # `str` of it is the key alone
     sentence = re.split(r"\n|\. ", words, maxsplit=1)[0] or type(reason).__name__
+    if isinstance(reason, Exception) and not isinstance(reason, OSError):
+        sentence = f"it is no valid {path.suffix} file: {sentence}"
     return RefusedError.build(f"read {path}", sentence, hint)
 
 

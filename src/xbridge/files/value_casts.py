@@ -2,7 +2,8 @@
 
 NumPy's cast does not report what it changes. It wraps integers, and the number that it gives for a float that
 an integer dtype lacks differs between machines. ml_dtypes casts by way of float32, which rounds twice. So a
-float is cast by way of float32 or float64, whichever has all values of its dtype, and compared.
+float is cast by way of float32 or float64, whichever has all values of its dtype, and compared. From float64,
+float32 is rounded to odd first, which keeps the sum of both roundings that of one.
 
 A complex number is two numbers: each part is kept or rounded on its own, also beside a NaN.
 """
@@ -24,7 +25,7 @@ def cast_values(values: HostArray, dtype: np.dtype[Any], *, rounds: bool = False
     """Cast a dense axis of numbers, and return a mask of those that the dtype has. NaN stays NaN.
 
     With `rounds`, floats become the nearest floats, ties to even, unless they are beyond the ends of the
-    dtype. Between float64 and a dtype of ml_dtypes, which would round twice, they are compared as without it.
+    dtype.
     """
     with np.errstate(all="ignore"):
         if dtype.kind != "c":
@@ -44,8 +45,7 @@ def _cast_real(values: HostArray, dtype: np.dtype[Any], *, rounds: bool) -> Cast
         if not is_float:
             return _to_integers(wide, dtype)
         cast, kept = _to_floats(wide, dtype)
-        rounds_once = dtype.isbuiltin == 1 or wide.dtype == np.float32
-        if rounds and rounds_once and DTYPES[dtype.name].is_signed:  # of powers of two, none is even
+        if rounds and DTYPES[dtype.name].is_signed:  # of powers of two, none is even
             kept |= np.isfinite(wide) & np.isfinite(cast)
         return cast, kept
     whole = values.astype(np.int16) if values.itemsize == 1 else values  # not every dtype compares
@@ -72,9 +72,17 @@ def _to_integers(wide: HostArray, dtype: np.dtype[Any]) -> Cast:
 
 
 def _to_floats(wide: HostArray, dtype: np.dtype[Any]) -> Cast:
-    cast = wide.astype(dtype)
+    cast = (wide if dtype.isbuiltin == 1 else _to_odd(wide)).astype(dtype)
     back = cast.astype(wide.dtype)
     return cast, _same_bits(back, wide) | (np.isnan(back) & np.isnan(wide))
+
+
+def _to_odd(wide: HostArray) -> HostArray:
+    """Cast to float32. Of the two around a number between them, take the one whose last bit is 1."""
+    near = wide.astype(np.float32)
+    is_odd = near.view(np.uint32) % 2 == 1
+    beside = np.nextafter(near, np.where(wide > near, np.inf, -np.inf).astype(np.float32))
+    return np.where(is_odd | (near == wide) | np.isnan(wide), near, beside)
 
 
 def _same_bits(a: HostArray, b: HostArray) -> HostArray:

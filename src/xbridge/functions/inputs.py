@@ -16,7 +16,7 @@ from inspect import Parameter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge import asarray
-from xbridge.errors import DTypeError, OptionError, XBridgeError, shown
+from xbridge.errors import OptionError, XBridgeError, shown
 from xbridge.extend import HOST, Options, backend_for, call_cache, each, get_backend
 from xbridge.functions.treedef import LITERALS, are_arrays
 
@@ -41,17 +41,20 @@ class ArrayParameters(NamedTuple):
     positional: list[str]
     """All parameters of the function that can be given by position."""
     names: Collection[str]
+    keywords: Collection[str]
+    """Those names that can be given by keyword; `**kwargs` may have the name of a parameter that cannot."""
 
     def map(
         self, fn: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments, after `fn` was applied to the named ones that are neither arrays nor None."""
         places = dict(zip(self.positional, args, strict=False))
-        made = [self._apply(fn, x, name) for name, x in places.items()]
-        return (*made, *args[len(made) :]), {key: self._apply(fn, x, key) for key, x in kwargs.items()}
+        made = [self._apply(fn, x, name, self.names) for name, x in places.items()]
+        named = {key: self._apply(fn, x, key, self.keywords) for key, x in kwargs.items()}
+        return (*made, *args[len(made) :]), named
 
-    def _apply(self, fn: Callable[[Any], Any], x: Any, name: str) -> Any:
-        if name not in self.names or x is None or are_arrays(type(x)):
+    def _apply(self, fn: Callable[[Any], Any], x: Any, name: str, names: Collection[str]) -> Any:
+        if name not in names or x is None or are_arrays(type(x)):
             return x
         try:
             return fn(x)
@@ -91,10 +94,24 @@ def read_array_parameters(given: object, fn: Callable[..., Any], function: str) 
     positional = [p.name for p in parameters if p.kind in _BY_POSITION]
     known = [*positional, *[p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY]]
     names = [given] if isinstance(given, str) else given
-    if not isinstance(names, (tuple, list, set, frozenset)) or not all(name in known for name in names):
-        hint = f"arrays={tuple(known)}" if known else "a function around it, made by def"
-        raise OptionError.build(f"take arrays={shown(given)}", f"{function} has no such parameter", hint)
-    return ArrayParameters(function, positional, names)
+    if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(x, str) for x in names):
+        reason = f"it names no parameters of {function}"
+    elif not all(name in known for name in names):
+        reason = f"{function} has no such parameter"
+    else:
+        fixed = {p.name for p in parameters if p.kind is Parameter.POSITIONAL_ONLY}
+        return ArrayParameters(function, positional, names, {*names} - fixed)
+    hint = f"arrays={tuple(known)}" if known else "a function around it, made by def"
+    raise OptionError.build(f"take arrays={shown(given)}", reason, hint)
+
+
+def error_at(error: XBridgeError, place: str) -> XBridgeError:
+    """Return an error of a conversion with the argument or result that it is about.
+
+    A dtype that its hint names is an option of the decorator.
+    """
+    hint = re.sub(r"^(naming it: )?(dtype='\w+')", r"aligned(..., \2)", error.hint)
+    return error.build(error.action, error.reason, hint).at(place)
 
 
 # -- to the library of the function --------------------------------------------------------------------------
@@ -117,11 +134,6 @@ def convert_inputs(xs: Sequence[Array], library: Backend, options: Options) -> l
             made = each([xs[i] for i in at], library, asked)
         except XBridgeError as error:
             error.remap_index(at)
-            if options.dtype is None and isinstance(error, DTypeError) and error.hint.startswith("dtype="):
-                hint = re.sub(r"dtype='\w+'", r"aligned(..., \g<0>)", error.hint)
-                hinted = error.build(error.action, error.reason, hint)
-                hinted.index = error.index
-                raise hinted from error
             raise
         for i, y in zip(at, made, strict=True):
             ys[i] = y

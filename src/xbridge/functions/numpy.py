@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xbridge import asarray
-from xbridge.errors import DTypeError, GradientError, OptionError
+from xbridge.errors import DTypeError, GradientError, OptionError, XBridgeError
 from xbridge.extend import HOST, get_backend, native_dtype
 from xbridge.functions.inputs import copy_if_kept
 from xbridge.functions.rules import (
@@ -226,7 +226,12 @@ class _Derivative(_Given):
         return select(self.mask, xs[self.start :][: len(self.mask)])
 
     def __call__(self, *xs: HostArray) -> list[HostArray]:
-        found = self.result(xs)
+        try:
+            found = self.result(xs)
+        except ValueError as error:  # such as of broadcasting, or a `LinAlgError`
+            if isinstance(error, XBridgeError) or not any(self._loops(xs)):
+                raise
+            raise self._batch_error(f"it raised {error!r}") from error
         if self.kind == "vjp":
             found = self._list_gradients(found)
         latest.treedef = self.found_treedef
@@ -248,7 +253,9 @@ class _Derivative(_Given):
                 raise no_derivative_error(self.call.name, f"{self.name} returned None for {path}", hint)
             t = self._sum_broadcast_axes(_as_array(y, self.name), like, i, xs)
             if t.shape != like.shape:
-                raise self._wrong_result_error(f"a {noun} has shape {t.shape}, and {path} has {like.shape}")
+                reason = f"a {noun} has shape {t.shape}, and {path} has {like.shape}"
+                ours = self._batch_error if any(self._loops(xs)) else self._wrong_result_error
+                raise ours(reason)
             if t.dtype.kind == "c" and like.dtype.kind != "c":
                 raise DTypeError.build(
                     f"use {self.name}", f"a {noun} is complex, and {path} is real", "returning its real part"
@@ -273,14 +280,22 @@ class _Derivative(_Given):
         self, y: HostArray, like: HostArray, i: int, xs: Sequence[HostArray]
     ) -> HostArray:
         """Sum output `i`, or a tangent of one, over the axes to which a signature broadcast its argument."""
-        if y.shape == like.shape or self.cores is None or self.out_cores is None:
+        if y.shape == like.shape or self.out_cores is None:
             return y
-        loops = [x.shape[: x.ndim - core] for x, core in zip(xs, self.cores, strict=True)]
-        if y.shape != (*np.broadcast_shapes(*loops), *like.shape[like.ndim - self.out_cores[i] :]):
+        if y.shape != (*np.broadcast_shapes(*self._loops(xs)), *like.shape[like.ndim - self.out_cores[i] :]):
             return y
         new = y.ndim - like.ndim
         ones = [new + axis for axis, n in enumerate(like.shape) if n == 1]
         return np.asarray(y.sum((*range(new), *ones), keepdims=True)).reshape(like.shape)
+
+    def _loops(self, xs: Sequence[HostArray]) -> list[tuple[int, ...]]:
+        """Return the shapes of the axes in front of one example, of which only a signature tells."""
+        cores = self.cores or [x.ndim for x in xs]
+        return [x.shape[: x.ndim - core] for x, core in zip(xs, cores, strict=True)]
+
+    def _batch_error(self, reason: str) -> OptionError:
+        hint = f"{self.kind}=f that takes the axes of a batch in front of each array, as in g[..., None] * x"
+        return OptionError.build(f"use {self.name} for a batch", reason, hint)
 
     def _wrong_result_error(self, reason: str) -> OptionError:
         return OptionError.build(f"use {self.name}", reason, FORMS[self.kind])

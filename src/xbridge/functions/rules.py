@@ -30,7 +30,7 @@ from xbridge.extend import (
     native_dtype,
     resolve_dtype,
 )
-from xbridge.functions.inputs import convert_inputs, copy_if_kept
+from xbridge.functions.inputs import convert_inputs, copy_if_kept, error_at
 from xbridge.functions.treedef import (
     ARRAY,
     NUMBERS,
@@ -233,7 +233,7 @@ class Call:
                 for y in arrays
             ]
         except XBridgeError as error:
-            raise error.at(f"the result of {self.name}") from error
+            raise error_at(error, f"the result of {self.name}") from error
 
     def convert_inputs(self, xs: Sequence[Array]) -> list[Array]:
         """Convert arguments of the function or of a derivative, as `convert_inputs` does."""
@@ -241,9 +241,8 @@ class Call:
             return convert_inputs(xs, get_backend(self.library), self._for_inputs)
         except XBridgeError as error:
             paths = argument_paths(self.treedef)
-            if error.index is None or len(paths) != len(xs):  # a derivative has more inputs
-                raise
-            raise error.at(f"{paths[error.index]} of {self.name}") from error
+            i = error.index if len(paths) == len(xs) else None  # a derivative has more inputs
+            raise error_at(error, f"{'an input' if i is None else paths[i]} of {self.name}") from error
 
     def find_narrower_dtype(self, y: Array) -> str | None:
         """Return the dtype to which a result is cast without losing a value; None if it stays."""
@@ -327,7 +326,10 @@ class DerivableFunction(ABC):
             dtype = call.find_narrower_dtype(y) if narrows else None
             result = plain.get(type(y), call_cache.decline)(y) if dtype is None else None
             if result is None:
-                result = to_backend(y, target, device=device, dtype=dtype)
+                try:
+                    result = to_backend(y, target, device=device, dtype=dtype)
+                except XBridgeError as error:
+                    raise error_at(error, f"the result of {self.name}") from error
             made.append(result)
         return made
 

@@ -37,6 +37,7 @@ from xbridge.functions.inputs import (
     PLAIN,
     convert_inputs,
     could_write,
+    error_at,
     import_exporter,
     must_copy,
     protect_host,
@@ -334,7 +335,7 @@ def _run_embedded(function: Function, read: CallInputs) -> Any:
                 y = to_backend(x, array_library.name, device=device, grad=kept)
             xs.append(_cast_and_cut(y, array_library, library, options))
         except XBridgeError as error:
-            raise error.at(f"{argument_paths(treedef)[i]} of {function.name}") from error
+            raise error_at(error, f"{argument_paths(treedef)[i]} of {function.name}") from error
     trace = functions_of(array_library).trace
     if trace is not None and array_library.is_tracing():
         symbols = (int, float, *tracing.symbolic_numbers)
@@ -459,7 +460,8 @@ def _convert_inputs(function: Function, read: CallInputs) -> list[Array]:
         except XBridgeError as error:
             if error.index is None:
                 raise
-            raise error.at(f"{argument_paths(read.treedef)[at[error.index]]} of {function.name}") from error
+            path = argument_paths(read.treedef)[at[error.index]]
+            raise error_at(error, f"{path} of {function.name}") from error
         made.update(zip(at, ys, strict=True))
         options = options._replace(device=library.device_of(ys[0]))
     return [made[i] for i in range(len(arrays))]
@@ -492,7 +494,8 @@ def _restore_result(
     except XBridgeError as error:
         if error.index is None:
             raise
-        raise error.at(leaf_paths(treedef, f"the result of {function.name}")[error.index]) from error
+        path = leaf_paths(treedef, f"the result of {function.name}")[error.index]
+        raise error_at(error, path) from error
     same = all(y is x for x, y in zip(arrays, made, strict=True))
     return result if same else unflatten(treedef, iter(made), iter(traced))
 

@@ -107,13 +107,17 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
         For a function of NumPy: ``vjp(g, y, *args, **kwargs)`` returns one gradient for each argument. `g` is
         the cotangent in the form of the result `y`. A gradient is the adjoint, so ``vdot(g, J @ t)`` equals
         ``vdot(vjp(g), t)`` for complex numbers too. None means that there is no gradient, which is not the
-        same as zeros. If `vjp` is itself ``aligned(vjp=...)(f)``, there is a second derivative.
+        same as zeros. With `signature`, all arrays have the axes of a batch in front, as for the function:
+        the `vjp` of a norm is ``g[..., None] * x / y[..., None]``. If `vjp` is itself
+        ``aligned(vjp=...)(f)``, there is a second derivative.
     jvp : callable, optional
         For a function of NumPy: ``jvp(tangents, y, *args, **kwargs)`` returns the tangent of the result.
-        `tangents` has one item for each argument, and None for one that is constant.
+        `tangents` has one item for each argument, and None for one that is constant. With `signature`, all
+        arrays have the axes of a batch in front.
     signature : str, optional
         The core axes of a function that broadcasts over all axes before them, as for `numpy.vectorize`:
-        ``"()->()"``, ``"(m,n),(n)->(m)"``. It gives shapes, batches, and the chunks of Dask.
+        ``"()->()"``, ``"(m,n),(n)->(m)"``. It gives shapes, batches, and the chunks of Dask. `vjp` and `jvp`
+        get the axes in front too.
     result : callable, optional
         ``result(*args, **kwargs)`` returns NumPy arrays of the shapes and dtypes of the result, such as
         `numpy.empty_like`. A function of NumPy needs it, or `signature`, in compiled code.

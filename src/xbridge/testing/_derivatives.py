@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from xbridge import asarray, is_available, to_backend, to_numpy
-from xbridge.errors import GradientError, OptionError
+from xbridge import is_available, to_backend, to_numpy
+from xbridge.errors import FOREIGN_ERRORS, GradientError, OptionError
 from xbridge.extend import backend_for, is_inexact
 from xbridge.testing._outcome import parts
 from xbridge.testing._precision import every_digit
@@ -53,6 +54,7 @@ def faults(
                 if not abs(slope - right.value) <= allowed:
                     given = f"the values of the function give {right.value:.6g}, within {allowed:.2g}"
                     yield f"{mode} in {name} is {slope:.6g}, and {given} (rtol={close:.2g})"
+            yield from _batch_faults(name, case, right, seeds, allowed)
     if not checked:
         raise OptionError.build(
             "check the derivative of a function",
@@ -219,21 +221,64 @@ def _slopes(
     def whole(*a: Any) -> tuple[Any, ...]:
         return tuple(flat(*a))
 
-    def pull_back(*a: Any) -> Any:
-        ins, gs = a[: len(xs)], a[len(xs) :]
-        return jax_gradients(whole, ins, gs) if name == "jax" else derive.vjp(whole, *ins)[1](gs)
-
-    def along(gradients: Iterable[Any]) -> float:
-        return sum(map(product, [to_numpy(g, grad="detach") for g in gradients], tangents))
-
     with every_digit(name):
         leaves, ins, ts, gs = (
             [to_backend(np.array(x), name) for x in group] for group in (xs, xs, tangents, seeds)
         )
-        found = {"the gradient": along(GRADIENTS[name](whole, leaves, gs) or ())}
-        batched = derive.vmap(pull_back)(*[asarray([x, x]) for x in (*ins, *gs)])
-        found["the gradient of a batch"] = along(g[1] for g in batched)
+        found = {"the gradient": _along(tangents, GRADIENTS[name](whole, leaves, gs) or ())}
         with suppress(GradientError):
             moved = derive.jvp(whole, tuple(ins), tuple(ts))[1]
-            found["the tangent"] = sum(map(product, seeds, [to_numpy(t, grad="detach") for t in moved]))
+            found["the tangent"] = _along(seeds, moved)
     return found
+
+
+def _batch_faults(
+    name: str, case: Case, right: _Slope, seeds: Sequence[HostArray], allowed: float
+) -> Iterator[str]:
+    """Yield a line if the gradients of the rows of a batch are not those of the same rows alone.
+
+    Rows differ, and their number is the length of no axis, so that no row or axis is taken for another one.
+    """
+    derive = import_module({"torch": "torch.func"}.get(name, name))
+    lengths = {n for x in (*case.xs, *case.ys) for n in x.shape}
+    count = next(n for n in itertools.count(2) if n not in lengths)
+
+    def whole(*a: Any) -> tuple[Any, ...]:
+        return tuple(case.flat(*a))
+
+    def pull_back(*a: Any) -> Any:
+        ins, gs = a[: len(case.xs)], a[len(case.xs) :]
+        return jax_gradients(whole, ins, gs) if name == "jax" else derive.vjp(whole, *ins)[1](gs)
+
+    def rows(reach: float) -> Iterator[list[HostArray]]:
+        for i in range(count):
+            news = [x + reach * i / count * t for x, t in zip(case.xs, right.tangents, strict=True)]
+            news += [(i + 1) * g for g in seeds]
+            yield [np.asarray(new, x.dtype) for new, x in zip(news, (*case.xs, *seeds), strict=True)]
+
+    def run_alone(given: Iterable[list[HostArray]]) -> list[float]:
+        return [_along(right.tangents, pull_back(*[to_backend(x, name) for x in row])) for row in given]
+
+    with every_digit(name):
+        batch = [*rows(_REACH)]
+        try:
+            alone = run_alone(batch)
+        except FOREIGN_ERRORS:  # it refuses arguments beside those given, such as weights whose sum is not 1
+            batch = [*rows(0)]
+            alone = run_alone(batch)
+        try:
+            found = derive.vmap(pull_back)(
+                *[to_backend(np.stack(xs), name) for xs in zip(*batch, strict=True)]
+            )
+        except ValueError as error:  # what broadcasting raises, and an `OptionError`
+            yield f"the gradient of a batch in {name} raises {type(error).__name__}: {error}"
+            return
+        for i, expected in enumerate(alone):
+            slope = _along(right.tangents, [g[i] for g in found])
+            if not np.allclose(slope, expected, rtol=0, atol=(i + 1) * allowed, equal_nan=True):
+                yield f"the gradient of a batch in {name} is {slope:.6g} in row {i}, and {expected:.6g} alone"
+                return
+
+
+def _along(tangents: Sequence[HostArray], gradients: Iterable[Any]) -> float:
+    return sum(map(product, [to_numpy(g, grad="detach") for g in gradients], tangents))

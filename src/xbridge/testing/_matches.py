@@ -102,10 +102,11 @@ def assert_matches_numpy(
     warnings: bool = True,
     **kwargs: Any,
 ) -> None:
-    """Assert that a function does the same with arrays of any library as with NumPy arrays.
+    """Assert that a function does the same with the given arrays as with NumPy arrays of the same values.
 
-    The function is called with the arguments, and with NumPy arrays of the same values. Each part of the
-    results is compared, in tuples, lists, dicts, named tuples and dataclasses. Lazy results are computed.
+    The arguments choose the library that is tested. With NumPy arrays and no `reference`, NumPy is compared
+    with itself, so only a change of the arguments is found. Each part of the results is compared, in tuples,
+    lists, dicts, named tuples and dataclasses. Lazy results are computed.
 
     Parameters
     ----------
@@ -135,24 +136,25 @@ def assert_matches_numpy(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> assert_matches_numpy(np.add, np.arange(3)[::-1], np.ones(3))
+    >>> import torch
+    >>> assert_matches_numpy(lambda x, y: x + y, torch.arange(3.0).flip(0), torch.ones(3))
     >>> def double(x):
     ...     x *= 2
     ...     return x
-    >>> assert_matches_numpy(double, np.ones(2))
+    >>> assert_matches_numpy(double, torch.ones(2))
     Traceback (most recent call last):
-    xbridge.testing._matches.MismatchError: double changes its input with numpy: fails for plain arrays
+    xbridge.testing._matches.MismatchError: double changes its input with torch: fails for plain arrays
     array 0 was [1.0, 1.0] and became [2.0, 2.0]
     <BLANKLINE>
-    import numpy as np
+    import torch
     def double(x):
         x *= 2
         return x
-    a = np.array([1.0, 1.0])
-    before = np.array(a)
+    a = torch.tensor([1.0, 1.0], dtype=torch.float64)
+    import numpy as np
+    before = np.array(a.numpy(force=True))
     double(a)  # array 0 was [1.0, 1.0] and became [2.0, 2.0]
-    np.testing.assert_array_equal(a, before)
+    np.testing.assert_array_equal(a.numpy(force=True), before)
     """
     __tracebackhide__ = True
     if dtype not in ("same", "kind", "any"):

@@ -143,13 +143,13 @@ class Masked:
 
 
 LIES: dict[str, tuple[Callable[[HostArray], Any], str]] = {
-    "a dtype": (np.complex64, r"numpy\.ndarray complex64 of shape \(3,\)"),
-    "a mask": (Masked(), r"numpy\.MaskedArray float64 of shape \(3,\)|numpy\.ma"),
-    "a list": (list, r"builtins\.list$"),
-    "a tuple": (tuple, r"builtins\.tuple$"),
+    "a dtype": (np.complex64, r"complex64( of shape \(3,\))?$"),
+    "a mask": (Masked(), r"numpy\.MaskedArray float(64|32) of shape \(3,\)|numpy\.ma"),
+    "a list": (list, r"\blist$"),
+    "a tuple": (tuple, r"\btuple$"),
     "another axis": (lambda chunk: chunk[:, None], r"of shape \(3, 1\)"),
     "no axis": (lambda chunk: chunk[0], r"of shape \(\)"),
-    "a number": (lambda chunk: float(chunk[0]), r"builtins\.float$"),
+    "a number": (lambda chunk: float(chunk[0]), r"\bfloat$"),
     "a shape": (lambda chunk: chunk[:1], r"float64 of shape \(1,\)|float32 of shape \(1,\)"),
 }
 
@@ -160,15 +160,8 @@ def test_to_numpy__refuses_chunks_that_differ_from_the_metadata(lie: str, dtype:
     """A chunk that contradicts its metadata is refused, with or without a cast."""
     task, came = LIES[lie]
     x = da.from_array(np.ones(6), chunks=3).map_blocks(task, dtype="f8", meta=np.empty(0))
-    with pytest.raises(xbridge.UnsupportedArrayError, match=rf"announced .* \(3,\) came as .*({came})"):
+    with pytest.raises(xbridge.UnsupportedArrayError, match=rf"announced as .* came as .*({came})"):
         xbridge.to_numpy(x, dtype=dtype)
-
-
-def test_asarray__casts_chunks_of_a_narrower_dtype_than_announced() -> None:
-    """A chunk whose dtype has fewer values than the announced one is cast, as Dask casts it."""
-    x = da.from_array(np.ones(6), chunks=3).map_blocks(np.float32, dtype="f8", meta=np.empty(0))
-    assert xbridge.asarray(x, dtype="float16").compute().dtype == np.float16
-    assert xbridge.to_numpy(x, dtype="float16").tolist() == [1.0] * 6
 
 
 # -- align ---------------------------------------------------------------------------------------

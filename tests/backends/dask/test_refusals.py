@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 import xbridge
 
+dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 
 from xbridge.backends import dask as backend  # noqa: E402 -- only where the library is
@@ -58,8 +60,9 @@ class Metres(np.ndarray[Any, np.dtype[Any]]):
 def test_to_numpy__advice_for_masks_units_and_dates_works() -> None:
     """Masks, units and dates are refused, and the advice in each error works."""
     masked = da.ma.masked_equal(da.from_array(np.arange(3.0)), 1)
-    refusal = str(refusal_of(lambda: xbridge.to_numpy(masked)))
-    assert refusal.endswith("its mask would be lost; try dask.array.ma.filled(x, value)")
+    for x in (masked, xbridge.to_dask(masked, dtype="float32")):
+        refusal = str(refusal_of(partial(xbridge.to_numpy, x)))
+        assert refusal.endswith("its mask would be lost; try dask.array.ma.filled(x, value)")
     assert xbridge.to_numpy(da.ma.filled(masked, 7)).tolist() == [0.0, 7.0, 2.0]
     units = da.from_array(np.ones(3).view(Metres), asarray=False)
     assert str(refusal_of(lambda: xbridge.to_numpy(units))).endswith("try x.map_blocks(numpy.asarray)")
@@ -76,6 +79,52 @@ def test_to_numpy__advice_for_sparse_chunks_works() -> None:
     assert "its chunks are sparse.COO" in str(refusal_of(lambda: xbridge.to_numpy(x)))
     assert xbridge.asarray(x, copy=True).compute().nnz == 3
     assert np.array_equal(xbridge.to_numpy(x.map_blocks(lambda chunk: chunk.todense())), np.eye(3))
+
+
+@pytest.mark.parametrize(
+    ("announced", "chunk"),
+    [
+        ("float32", np.array([0.1, 1000.5])),
+        ("int8", np.array([1, 1000])),
+        ("float64", np.array([1, 2], "int32")),
+        ("float64", np.ones(2, "float32")),
+        ("float32", np.ma.masked_array([0.1, 1000.5], [False, True])),
+        ("float32", np.array([0.1, 1000.5]).view(Metres)),
+        ("float32", [0.1, 1000.5]),
+    ],
+)
+@pytest.mark.parametrize("to", ["float16", "complex128", "int64", "float4_e2m1fn"])
+def test_to_backend__named_dtype_casts_no_chunk_of_another_one(announced: str, chunk: Any, to: str) -> None:
+    """A chunk that does not have the dtype that Dask has announced is not cast, also not by a later task."""
+    x = da.from_delayed(dask.delayed(lambda: chunk)(), (2,), announced)
+    came = "a chunk that was announced as {} came as {}".format(
+        announced, getattr(chunk, "dtype", type(chunk).__name__)
+    )
+    lazy = xbridge.to_backend(x, "dask", dtype=to)
+    with pytest.raises(TypeError, match=came):
+        lazy.compute()
+    for call in (lambda: xbridge.to_numpy(x, dtype=to), lambda: xbridge.to_numpy(lazy)):
+        error = refusal_of(call)
+        assert (type(error), error.reason) == (xbridge.UnsupportedArrayError, came)
+
+
+@pytest.mark.parametrize("chunk", [np.ma.masked_array([0.5, 1.5], [False, True]), np.ones(2).view(Metres)])
+def test_to_backend__chunk_of_a_subclass_is_cast_and_stays_one(chunk: Any) -> None:
+    """A cast within Dask keeps masks and units, which a conversion to another library refuses."""
+    x = da.from_delayed(dask.delayed(lambda: chunk)(), (2,), "float64")
+    lazy = xbridge.to_backend(x, "dask", dtype="float32")
+    assert (lazy.compute().dtype.name, type(lazy.compute())) == ("float32", type(chunk))
+    assert type(chunk).__name__ in refusal_of(lambda: xbridge.to_numpy(lazy)).reason
+
+
+def test_asarray__unknown_length_beside_a_known_one_can_be_computed() -> None:
+    """An array of unknown length is not stacked with one of known length; the hint computes the length."""
+    x = da.from_array(np.arange(4.0))
+    x = x[x >= 0]
+    error = refusal_of(lambda: xbridge.asarray([x, np.ones(4)], backend="numpy"))
+    assert error.hint.startswith("x.compute_chunk_sizes() for each x of unknown length, or ")
+    made = xbridge.asarray([x.compute_chunk_sizes(), np.ones(4)], backend="numpy")
+    assert made.tolist() == [[0, 1, 2, 3], [1, 1, 1, 1]]
 
 
 def test_to_numpy__accepts_scalar_reductions() -> None:

@@ -118,14 +118,13 @@ def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
 def astype(x: Array, dtype: str, /) -> Array:
     _host.astype(np.empty(0, x.dtype), dtype)  # a trial: what NumPy cannot cast fails before it is computed
     native = native_dtype(dtype)
-    if (
-        x.dtype.kind in "biufcV"
-        and not x.dtype.names
-        and not (native.kind == "V" and DTYPES[dtype].is_finite)
-    ):
-        cast = make_chunk_cast(x.dtype.newbyteorder("="), native)
-        meta = np.empty((0,) * x.ndim, native)
-        return x.map_blocks(cast, name=f"xbridge-{uuid4().hex}", dtype=native, meta=meta)
+    if x.dtype.kind in "biufcV" and not x.dtype.names:
+        given = x.dtype.newbyteorder("=")
+        to = given if native.kind == "V" and DTYPES[dtype].is_finite else native
+        cast, meta = make_chunk_cast(given, to), x._meta.astype(to)
+        x = x.map_blocks(cast, name=f"xbridge-{uuid4().hex}", dtype=to, meta=meta)
+        if to is native:
+            return x
     return x.map_blocks(_cast_chunk, dtype, dtype=native)  # Dask would drop imaginary parts, as NumPy does
 
 

@@ -39,17 +39,20 @@ if TYPE_CHECKING:
 
     from xbridge._core.protocol import Array, HostArray
 
+_ANNOUNCED = "a chunk that was announced as "
+
 _of_caller = threading.local()
 """Holds, in a thread that converts for another one, the scheduler of that one and its options."""
 
 
 def make_chunk_cast(given: np.dtype[Any], to: np.dtype[Any]) -> Callable[[Any], Any]:
     """Return a function that casts a chunk. It is pickled by value, so that workers need no xbridge."""
+    announced = _ANNOUNCED
 
     def cast(chunk: Any) -> Any:
-        plain = type(chunk) in (np.ndarray, np.memmap, np.matrix) or isinstance(chunk, np.generic)
-        if not plain or not np.can_cast(chunk.dtype, given):  # not what was announced: `_write` refuses it
-            return chunk
+        came = getattr(chunk, "dtype", None)
+        if not isinstance(came, np.dtype) or came.newbyteorder("=") != given:
+            raise TypeError(f"{announced}{given} came as {came or type(chunk).__name__}")
         with np.errstate(all="ignore"):
             return chunk.astype(to)
 
@@ -60,7 +63,7 @@ def compute_arrays(xs: list[Array]) -> list[HostArray]:
     """Compute several arrays together. If a task fails, Dask does not tell of which array."""
     action = _action(xs[0]) if len(xs) == 1 else f"compute {len(xs)} Dask arrays together"
     try:
-        with Chained(lambda error: of_caller(error, f"in a task, which xbridge ran to {action}")):
+        with Chained(lambda error: _task_error(error, action)):
             computed = _compute_chunks(xs)
     except XBridgeError as error:
         error.index = 0 if len(xs) == 1 else None  # a task of the user may have set another index
@@ -72,6 +75,13 @@ def compute_arrays(xs: list[Array]) -> list[HostArray]:
 def _action(x: Array) -> str:
     info = array_info(x)
     return f"compute a Dask array of {info.dtype} and shape {info.shape}"
+
+
+def _task_error(error: Exception, action: str) -> Exception:
+    """Return the error for a cast that met a chunk of another dtype; any other is the caller's own."""
+    if isinstance(error, TypeError) and str(error).startswith(_ANNOUNCED):
+        return UnsupportedArrayError.build(action, str(error))
+    return of_caller(error, f"in a task, which xbridge ran to {action}")
 
 
 def _compute_chunks(arrays: list[Array]) -> list[list[Any]]:
@@ -98,8 +108,7 @@ def _write(x: Array, part: HostArray, chunk: Any) -> None:
         shape = f" {chunk.dtype} of shape {chunk.shape}" if hasattr(chunk, "dtype") else ""
         raise UnsupportedArrayError.build(
             _action(x),
-            f"a chunk that was announced as numpy.ndarray {dtype} of shape {part.shape} "
-            f"came as {kind_of(chunk)}{shape}",
+            f"{_ANNOUNCED}numpy.ndarray {dtype} of shape {part.shape} came as {kind_of(chunk)}{shape}",
         )
     fill(part, chunk)
 

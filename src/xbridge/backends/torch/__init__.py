@@ -19,7 +19,6 @@ from xbridge._core.devices import CPU, CUDA, CUDA_MANAGED, ROCM, Device, absent_
 from xbridge._core.dtypes import DTYPES, category, holds_every, holds_integers
 from xbridge._core.guards import MemoryFacts, guards
 from xbridge._core.protocol import ArrayInfo, Fast, Gap, MemoryLayout, Transfers, Unsupported
-from xbridge._core.tracing import none_in_traces
 from xbridge._host import memory as _host
 from xbridge._host.memory import native_dtype
 from xbridge.backends.torch import _private
@@ -230,13 +229,12 @@ def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor
     return stacked.reshape((*shape, *arrays[0].shape)) if len(shape) > 1 else stacked
 
 
-@none_in_traces
 def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
     # Torch would promote different dtypes, and read beyond a storage that was freed or shrunk, without an
     # error.
     first = xs[0]
     dtype, size = first.dtype, first.itemsize
-    if first.is_quantized:
+    if _is_traced() or first.is_quantized:
         return None
     try:
         # `torch.stack` refuses tensors of different shapes. Tensors of one shape that are dense, or have
@@ -392,13 +390,12 @@ def materialize(x: torch.Tensor, /) -> torch.Tensor:
     return apply_pending(x)
 
 
-@none_in_traces
 def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:  # noqa: C901, PLR0911 -- a call less each time
     global _prechecks  # noqa: PLW0603 -- only the speed depends on it
     # The rest of this function relies on `x` being exactly a `Tensor` or `Parameter`: `_EXACT_TYPES` says so.
-    # Forward-mode differentiation or a dispatch mode may still give the tensor another meaning than its
-    # memory has. These are global states, which are cheap to read.
-    if dual_levels._current_level >= 0 or dispatch_modes._is_in_torch_dispatch_mode:
+    # A compiler, forward-mode differentiation or a dispatch mode may still give the tensor another meaning
+    # than its memory has. These are global states, which are cheap to read.
+    if _is_traced() or dual_levels._current_level >= 0 or dispatch_modes._is_in_torch_dispatch_mode:
         return None
     try:
         left = _prechecks
@@ -438,11 +435,10 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:  # noqa: C901, PLR091
         return None
 
 
-@none_in_traces
 def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:  # noqa: PLR0911 -- a call less each time
     global _odd_strides  # noqa: PLW0603 -- only the speed depends on it
-    # In a dispatch mode, the result would not be an ordinary tensor.
-    if dispatch_modes._is_in_torch_dispatch_mode:
+    # In a dispatch mode or a traced program, the result would not be an ordinary tensor.
+    if _is_traced() or dispatch_modes._is_in_torch_dispatch_mode:
         return None
     if _is_inference_mode():
         with _private.outside_inference_mode():
@@ -500,8 +496,9 @@ def fast_from_fresh(host: HostArray, /) -> torch.Tensor | None:
         return None
 
 
-@none_in_traces
 def plan_state() -> object:
+    if _is_traced():
+        return None
     if _is_recording():  # it compares the lines of two runs, so no call is repeated in other lines
         return object()
     wide = default_dtype_of_call() if defaults_of_calls else _default_dtype()
@@ -522,9 +519,8 @@ def outside_modes(fn: Callable[[Any], R], /) -> Callable[[Any], R]:
     return call_outside
 
 
-@none_in_traces
 def plan_key(x: torch.Tensor, /, *, graph: bool = False) -> object:
-    if not x.is_cpu:
+    if not x.is_cpu or _is_traced():
         return None
     if not graph:
         return x.dtype

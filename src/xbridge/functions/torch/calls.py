@@ -72,7 +72,8 @@ def _compute(rule: DerivableFunction, ts: Tensors) -> Tensors:
     """Run a derivable function without a graph."""
     if any(map(is_gradient_batch, ts)):
         reason = "the batch of is_grads_batched=True and of vectorize=True is none that it can run"
-        raise no_derivative_error(rule.call.name, reason, "torch.func.jacrev(f)(x)")
+        jacobian = "jacrev" if dual_levels._current_level < 0 else "jacfwd"
+        raise no_derivative_error(rule.call.name, reason, f"torch.func.{jacobian}(f)(x)")
     if _is_dispatched() or any(type(t) not in _PLAIN or t.is_meta for t in ts):
         return torch.ops.xbridge.call.default(list(ts), [], key_of(rule), [])  # type: ignore[no-any-return]
     return _evaluate(rule, ts)
