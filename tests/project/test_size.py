@@ -11,7 +11,7 @@ import pytest
 
 LIMITS = {
     "_core": 1_590,
-    "_engine": 2_265,
+    "_engine": 2_270,
     "_host": 2_110,
     "_observe": 670,
     "_plan": 1_190,
