@@ -135,7 +135,7 @@ def _has_shape(item: object) -> bool:
 
 def _spell_numbers(items: Sequence[object]) -> bool:
     """Return True if Python can read each item as a float, which rounds none that is an integer."""
-    if any(isinstance(item, (complex, np.complexfloating)) for item in items):  # its real part alone
+    if any(map(_is_complex, items)):  # its real part alone
         return False
     try:
         floats = np.array([*items, None], object).astype(float)  # None keeps rows of equal length apart
@@ -153,12 +153,18 @@ def _is_kept(item: Any, number: float) -> bool:
     return int(exact) == number or int(exact) != exact
 
 
+def _is_complex(item: object) -> bool:
+    return isinstance(item, (complex, np.complexfloating))
+
+
 def _is_text(item: object) -> bool:
     return isinstance(item, (str, bytes))
 
 
 def _dtype_of_integers(items: list[Any]) -> str:
     """Return NumPy's dtype for items that are or spell integers; "" if there is none."""
+    if any(map(_is_complex, items)):
+        return ""
     try:
         integers = [item if isinstance(item, int) else int(item) for item in items]
     except FOREIGN_ERRORS:
