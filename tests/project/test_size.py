@@ -12,7 +12,7 @@ import pytest
 LIMITS = {
     "_core": 1_590,
     "_engine": 2_270,
-    "_host": 2_110,
+    "_host": 2_115,
     "_observe": 670,
     "_plan": 1_190,
     "_registry": 980,
@@ -25,7 +25,7 @@ LIMITS = {
 }
 """The most lines of each folder of the package."""
 
-ALL = 33_610
+ALL = 33_620
 """The most lines of all."""
 
 
