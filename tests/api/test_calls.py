@@ -71,6 +71,12 @@ CALLS = {
     "tree.to_torch([A], backend='numpy', copy=True)": "xbridge.tree.to_backend(x, 'numpy', copy=True)",
     "tree.to_torch([A], writable=True)": "xbridge.tree.to_numpy(x, writable=True)",
     "tree.to_torch([A], pin_memory=True)": "transfer(x, 'torch')",
+    # options of one target only are left out
+    "to_numpy(A, writable=True, non_blocking=True)": "transfer(x, 'numpy')",
+    "to_torch(A, order='C', non_blocking=True)": "transfer(x, 'torch')",
+    "tree.to_torch([A], movables=True, copy=True, pin_memory=True)": "transfer(x, 'torch', copy=True)",
+    "tree.to_numpy([A], writable=True, backend='torch')": "xbridge.tree.to_backend(x, 'torch')",
+    "tree.to_torch([A], movables=True, backend='numpy')": "xbridge.tree.to_backend(x, 'numpy')",
     "tree.to_numpy([A], device='cpu')": "xbridge.tree.to_numpy(x)",
     "restored(0, 'float32')": "restore(x, dtype='float32')",
     "record(True)": "record(foreign=True)",

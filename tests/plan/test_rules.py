@@ -273,11 +273,12 @@ def test_plan_between__refuses_what_facts_rule_out(case: str) -> None:
 
 NEAREST: list[tuple[dict[str, Any], str]] = [
     ({}, "dtype='nearest', or x"),
-    ({"copy": False}, "to_backend(x, 'target', dtype='nearest')"),
+    ({"copy": False}, "dtype='nearest', copy=None"),
+    ({"copy": False, "unsafe": True}, "to_backend(x, 'target', dtype='nearest')"),
 ]
 
 
-@pytest.mark.parametrize(("words", "hint"), NEAREST, ids=["a call", "copy=False"])
+@pytest.mark.parametrize(("words", "hint"), NEAREST, ids=["a call", "copy=False", "unsafe_share"])
 def test_plan_between__hint_for_a_missing_dtype_is_a_near_one(words: dict[str, Any], hint: str) -> None:
     """The error for a dtype that the target lacks names the nearest one, in a call that takes it."""
     x, info = array_of("float64", itemsize=8)

@@ -44,6 +44,8 @@ _ELSEWHERE = {
 """Options that a conversion lacks: the reason, and the call that does what they are for."""
 _OF_ONE_ARRAY = ("requires_grad", "like")
 """Options that no function of trees has in their stead."""
+_OF_SOME = ("order", "writable", "movables")
+"""Options that not every target has, nor a transfer, so the call to type leaves them out."""
 
 
 class _Call(NamedTuple):
@@ -144,7 +146,8 @@ def _explain_keyword(call: _Call, word: str, value: object) -> CallError:
     is_known = word in _ELSEWHERE and not (call.is_of_trees and word in _OF_ONE_ARRAY)
     if call.target and is_known:
         reason, hint = _ELSEWHERE[word]
-        options = call.written().removeprefix(f"{call.name}({', '.join(call.start)}").removesuffix(")")
+        kept = {option: text_of(given) for option, given in call.options.items() if option not in _OF_SOME}
+        options = "".join(f", {option}={text}" for option, text in kept.items())
         written = {"call": call.written(), "target": call.target, "options": options, "value": text_of(value)}
         of = _OF_TREES if call.is_of_trees else ""
         return CallError.build(action, reason, hint.format(of=of, **written))

@@ -221,7 +221,8 @@ def _choose_conversion(source: Backend, target: Backend, info: ArrayInfo, option
     if category(info.dtype) == "complex" and not keeps_complex(dtype):
         why = f"a cast from {info.dtype} to {dtype} drops the imaginary part"
         hint = "x.real" if all(hasattr(cls, "real") for cls in source.array_types) else "to_numpy(x).real"
-        hint = hint if info.dtype in DTYPES else ""  # of others, libraries may lack the real part
+        if info.dtype.endswith("complex32"):  # NumPy's `real` of such a dtype of ml_dtypes is still complex
+            hint = "asarray(x, dtype='complex64').real"
         raise DTypeError.build(conversion.asked(), why, hint)
     changes = (device, dtype) != (info.device, info.dtype)
     if source is not target or (changes and dtype in DTYPES):
@@ -243,8 +244,10 @@ def _refuse_dtype(conversion: Conversion, lacks: Unsupported | None) -> None:
         if conversion.target.unsupported_dtype(near, conversion.device) is None:
             dtype = f"dtype={near if named else 'nearest'!r}"
             hint = f"{dtype}, or {lacks.hint}" if lacks.hint and not strange else dtype
-            if conversion.options.copy is False:  # any cast is a copy, and `unsafe_share` takes no options
+            if conversion.options.unsafe:  # `unsafe_share` takes no options
                 hint = f"to_backend(x, {conversion.target.name!r}, {dtype})"
+            elif conversion.options.copy is False:  # any cast is a copy
+                hint = f"{dtype}, copy=None"
         raise lacks.error.build(conversion.asked(), lacks.reason, hint)
 
 
