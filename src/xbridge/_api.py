@@ -618,7 +618,7 @@ def asarray(  # noqa: PLR0913 -- the options of `to_backend`, and three of its o
             [3., 4.]], requires_grad=True)
     """
     given = (like, device, dtype, copy, grad, requires_grad, order)
-    if type(obj) in LITERALS and not [option for option in given if option is not None]:
+    if type(obj) in LITERALS and all(option is None for option in given):
         from xbridge._engine import literals  # noqa: PLC0415 -- it imports NumPy
 
         y = literals.make_array(obj, backend)

@@ -61,8 +61,8 @@ def read_numbers(nest: Nest, floating: str | None, target: Backend, options: Opt
     return sequences.read_numbers(nest, floating, nearest_of_target, rounding=rounding)
 
 
-def number_filler(kinds: frozenset[type], target: Backend | None, options: Options) -> Filler:
-    """Return the function that makes an array of Python numbers of these types, or returns None."""
+def planned_filler(kinds: frozenset[type], target: Backend | None, options: Options) -> Filler:
+    """Return the function that makes an array of Python numbers as a plan would, or returns None."""
     own, named = target or get(HOST), explicit_dtype(options)
     is_plain = options._replace(dtype=named, device=None) == Options() and options.device in (None, CPU)
     if is_plain and "host" not in own.gaps:

@@ -27,7 +27,7 @@ from xbridge._engine.literals import Filler
 from xbridge._engine.numbers import (
     explicit_dtype,
     from_numbers,
-    number_filler,
+    planned_filler,
     read_numbers,
     refuse_overflow,
     refuse_sharing,
@@ -473,7 +473,7 @@ def _find_filler(
 ) -> Filler | None:
     """Return the function that makes one array of items of these types without a plan for each, or None."""
     if kinds.issubset(NUMBERS):
-        return number_filler(kinds, target, options)
+        return planned_filler(kinds, target, options)
     if target is None:
         arrays = [kind for kind in kinds if not is_scalar(kind)]
         first = arrays[0] if len(arrays) == 1 else first
