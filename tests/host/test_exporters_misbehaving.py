@@ -371,6 +371,29 @@ def test_to_numpy__memory_on_a_gpu_moves_to_the_host_if_the_call_names_the_host(
         xbridge.shares_memory(x, x)
 
 
+def test_explain__exporter_on_a_device_has_no_plan() -> None:
+    """An exporter on a device is not copied to be explained, nor to share memory that is elsewhere."""
+    asked: list[object] = []
+    x = on_gpu(A, asked)
+    calls: list[Callable[[], object]] = [
+        lambda: xbridge.explain(x, "numpy"),
+        lambda: xbridge.explain(x, "numpy", device="cpu"),
+        lambda: xbridge.unsafe_share(x, "numpy"),
+    ]
+    for call in calls:
+        with pytest.raises(xbridge.DeviceError, match=r"library is not registered$"):
+            call()
+    assert asked == []
+
+
+def test_to_numpy__memory_on_a_gpu_comes_to_an_array_on_the_host() -> None:
+    """An array on the host, beside it or as `like`, brings memory on a GPU to the host too."""
+    torch = pytest.importorskip("torch")
+    x, near = on_gpu(A), torch.ones(3)
+    assert xbridge.asarray(x, like=near).tolist() == A.tolist()
+    assert xbridge.align(near, x)[1].tolist() == A.tolist()
+
+
 def test_to_backend__memory_on_a_gpu_does_not_come_to_the_host_unasked() -> None:
     """Memory on a GPU does not come to the host unasked."""
     pytest.importorskip("torch")
