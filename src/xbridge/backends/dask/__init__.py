@@ -121,8 +121,8 @@ def astype(x: Array, dtype: str, /) -> Array:
     if x.dtype.kind in "biufcV" and not x.dtype.names:
         given = x.dtype.newbyteorder("=")
         to = given if native.kind == "V" and DTYPES[dtype].is_finite else native
-        cast, meta = make_chunk_cast(given, to), x._meta.astype(to)
-        x = x.map_blocks(cast, name=f"xbridge-{uuid4().hex}", dtype=to, meta=meta)
+        cast = make_chunk_cast(given, to)
+        x = x.map_blocks(cast, name=f"xbridge-{uuid4().hex}", dtype=to, meta=cast(x._meta))
         if to is native:
             return x
     return x.map_blocks(_cast_chunk, dtype, dtype=native)  # Dask would drop imaginary parts, as NumPy does
