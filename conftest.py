@@ -31,6 +31,7 @@ NEEDING = {
     "torch": [
         "src/xbridge/backends/torch",
         "src/xbridge/functions/torch",
+        "src/xbridge/testing/_matches.py",
         "src/xbridge/testing/_pure.py",
         "src/xbridge/files/formats/pt.py",
         "src/xbridge/testing/samples/torch.py",
@@ -38,7 +39,6 @@ NEEDING = {
         "src/xbridge/_api.py",
         "src/xbridge/functions/wrapper.py",
         "src/xbridge/_observe/policy.py",
-        "src/xbridge/tree/restore.py",
         "src/xbridge/tree/verbs.py",
         "src/xbridge/testing/_derived.py",
         "src/xbridge/testing/assertions.py",
@@ -70,9 +70,8 @@ NEEDING = {
 WITHOUT_EXAMPLES = [
     "src/xbridge/backends/cupy.py",
     "src/xbridge/testing/samples/cupy.py",
-    "src/xbridge/_pyinstaller",
 ]
-"""What cannot be imported without a GPU, or without PyInstaller."""
+"""What cannot be imported without a GPU."""
 
 WITH_TORCH = [
     "tests/kit/test_bites.py",
