@@ -96,5 +96,4 @@ def rule_of(call: Call) -> DerivableFunction:
         make = functions_of(get_backend(call.library)).rule or functions_of(get_backend(HOST)).rule
         assert make is not None  # noqa: S101 -- NumPy has one
         call.rule = make(call)
-    rule: DerivableFunction = call.rule
-    return rule
+    return call.rule

@@ -161,7 +161,7 @@ class Call:
     treedef: TreeDef
     modes: Any
     """What `modes` of the backend returned when the call was made."""
-    rule: Any = None
+    rule: DerivableFunction | None = None
     """The rule of this call, once it is made."""
 
     def __post_init__(self) -> None:
