@@ -360,11 +360,25 @@ def test_prefetch__leaving_the_loop_ends_the_threads(leave: Callable[[Any], None
     next(source)  # nobody is in it any more
 
 
-BLOCKED = """
+# A signal that arrives just before the main thread begins to wait for a lock does not end that wait.
+INTERRUPT = """
 import os, signal, threading
 import numpy as np, xbridge
 
-signal.signal(signal.SIGINT, signal.default_int_handler)
+seen = threading.Event()
+
+def end(*_):
+    seen.set()
+    raise KeyboardInterrupt
+
+def interrupt():
+    while not seen.wait(0.1):
+        os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, end)
+"""
+
+BLOCKED = """
 asked = threading.Event()
 
 def batches():
@@ -372,9 +386,9 @@ def batches():
     asked.set()
     threading.Event().wait()
 
-def interrupt():
+def interrupt_later():
     asked.wait()
-    os.kill(os.getpid(), signal.SIGINT)
+    interrupt()
 
 loop = iter(xbridge.prefetch(batches(), "numpy", copy={copy}))
 next(loop)
@@ -382,7 +396,7 @@ next(loop)
 """
 ENDS = {
     "in the body": "asked.wait(); signal.raise_signal(signal.SIGINT)",
-    "while it waits": "threading.Thread(target=interrupt).start(); next(loop)",
+    "while it waits": "threading.Thread(target=interrupt_later).start(); next(loop)",
     "without Ctrl-C": "del loop",
     "with the loop open": "",
 }
@@ -393,7 +407,7 @@ ENDS = {
 @pytest.mark.parametrize("end", ENDS)
 def test_prefetch__process_ends_with_a_blocked_iterable(end: str, copy: bool | None) -> None:
     """A program ends after one Ctrl-C, or on its own, if the iterable never yields another batch."""
-    shown = alone(BLOCKED.format(copy=copy, rest=ENDS[end]))  # which has a time limit
+    shown = alone(INTERRUPT + BLOCKED.format(copy=copy, rest=ENDS[end]))  # which has a time limit
     interrupted = end in ("in the body", "while it waits")
     assert shown.stderr.rstrip().endswith("KeyboardInterrupt") is interrupted
     assert bool(shown.stderr) is interrupted
@@ -403,15 +417,11 @@ def test_prefetch__process_ends_with_a_blocked_iterable(end: str, copy: bool | N
 def test_transfer__process_ends_with_a_blocked_exporter() -> None:
     """A program ends after one Ctrl-C in `result` if the conversion never finishes."""
     shown = alone(
-        """
-import os, signal, threading
-import xbridge
-
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
+        INTERRUPT
+        + """
 class Blocked:
     def __array__(self, dtype=None, copy=None):
-        os.kill(os.getpid(), signal.SIGINT)
+        interrupt()
         threading.Event().wait()
 
 xbridge.transfer(Blocked(), "numpy").result()
