@@ -185,8 +185,19 @@ def _in_inference(ours: str, by_hand: str) -> tuple[str, str, str]:
 _FLAG = (
     "NumPy's own copy is one call of C. Ours looks at the flags of the array first, to see if it needs one."
 )
+_OUTSIDE = (
+    "Ours leaves the mode for each tensor, because autograd refuses one that was made in inference mode, "
+    "even later."
+)
 LAYOUTS = tuple(
-    RecordRow(setup, ours, (reference,), 4, (NO_OPTION,) * 3, _FLAG if "writable=True" in ours else "")
+    RecordRow(
+        setup,
+        ours,
+        (reference,),
+        4,
+        (NO_OPTION,) * 3,
+        _FLAG if "writable=True" in ours else _OUTSIDE if ours == "ours()" else "",
+    )
     for setup, ours, reference in (
         (f"{TABLE}.T", OURS, FROM),
         (f"{TABLE}[:, ::2]", OURS, FROM),

@@ -105,7 +105,7 @@ def special(only: str, *, quick: bool) -> Iterator[Table]:
         yield memory(bulk, names(), quick=quick)
     first = [row for row in (FIRST[:1] if quick else FIRST) if has(only, "First calls", row)]
     if first:
-        yield first_calls(first, 3 if quick else 31)
+        yield first_calls(first, 3 if quick else 15)
     if has(only, "Import", IMPORT):
         yield imports(quick=quick)
     if has(only, "The pytest plugin, unused", PLUGIN):
