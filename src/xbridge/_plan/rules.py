@@ -18,7 +18,7 @@ from types import ModuleType
 
 from xbridge._core.devices import CPU, GPU, SHARDED, Device, absent_device_error
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, keeps_complex, nearest, no_wider
-from xbridge._core.guards import Guard, MemoryFacts, guards
+from xbridge._core.guards import GUARDS, Guard, guard_of
 from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout, Unsupported, c_strides
 from xbridge._host import memory as _host
 from xbridge._plan.casts import (
@@ -47,7 +47,7 @@ def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -
     if options.order and backend.as_c_order:
         changes = [*changes, *_c_order_step(backend, _known_layout(backend, x), changes)]
     if not changes:
-        guard = guards(MemoryFacts(requires_grad=detached))
+        guard = guard_of(requires_grad=detached)
         if guard and not backend.readonly:
             changes = [Step(backend, "copy", copy_reason=_guard_reason(guard, backend))]
         elif options.copy:
@@ -300,7 +300,8 @@ def _share_or_copy(conversion: Conversion, layout: MemoryLayout, *, will_copy: b
 
 def _find_guard(info: ArrayInfo, layout: MemoryLayout) -> Guard | None:
     """Return why the memory of an array is shared read-only; None if it is not."""
-    return guards(MemoryFacts(layout.writable, layout.may_overlap_itself(), info.requires_grad))
+    overlaps = layout.may_overlap_itself()
+    return guard_of(writable=layout.writable, overlaps=overlaps, requires_grad=info.requires_grad)
 
 
 def _reasons_not_to_share(conversion: Conversion, layout: MemoryLayout) -> Iterator[CopyReason]:
@@ -334,7 +335,7 @@ def _layout_reason(target: Backend, info: ArrayInfo, layout: MemoryLayout) -> Co
 
 
 def _guard_reason(guard: Guard, backend: Backend) -> CopyReason:
-    return reason(guard.kind, f"{guard.message}, and {backend.name} has no read-only arrays")
+    return reason(guard, f"{GUARDS[guard]}, and {backend.name} has no read-only arrays")
 
 
 def _make_plan(conversion: Conversion, steps: list[Step]) -> Plan:

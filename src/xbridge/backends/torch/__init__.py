@@ -17,7 +17,7 @@ from torch.fx import Proxy
 from xbridge._core import tracing
 from xbridge._core.devices import CPU, CUDA, CUDA_MANAGED, ROCM, Device, absent_device_error, device_named
 from xbridge._core.dtypes import DTYPES, category, holds_every, holds_integers
-from xbridge._core.guards import MemoryFacts, guards
+from xbridge._core.guards import guard_of
 from xbridge._core.protocol import ArrayInfo, Fast, Gap, MemoryLayout, Transfers, Unsupported
 from xbridge._host import memory as _host
 from xbridge._host.memory import native_dtype
@@ -75,8 +75,8 @@ _odd_strides = 0
 
 To catch that error takes eight times as long as a conversion, so the next 500 arrays are checked first.
 """
-_TRACKED_IS_WRITABLE = guards(MemoryFacts(requires_grad=True)) is None
-_OVERLAPPING_IS_WRITABLE = guards(MemoryFacts(overlaps=True)) is None
+_TRACKED_IS_WRITABLE = guard_of(requires_grad=True) is None
+_OVERLAPPING_IS_WRITABLE = guard_of(overlaps=True) is None
 # NumPy's `flags.num` has all flags of an array as bits of one integer: 0x1 C order, 0x2 Fortran order, 0x4
 # NumPy owns the memory, 0x100 aligned, 0x400 writable. A view of a dense tensor has one of these six values:
 # aligned, dense in one order or both, writable or not, and not the owner. To look for the integer in a set
