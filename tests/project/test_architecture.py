@@ -136,12 +136,11 @@ NAMED: dict[str, set[str]] = {
     "functions/libraries.py": {"dask", "jax", "numpy", "torch"},  # finds their modules here
     "_host": {"numpy", "ml_dtypes"},
     "_host/exporters": {"numpy", *exporters.INDEX},  # one adapter for each, which hands out NumPy arrays
-    "backends/__init__.py": {  # the index, and what torch's compiler is told before torch is loaded
-        *(root for entry in INDEX.values() for root in entry.roots),
+    "_core/tracing.py": {  # what torch's compiler is told before torch is loaded
         *("_dynamo_marked_constant", "_torchdynamo_inline", "_torchdynamo_disable"),
     },
+    "backends/__init__.py": {root for entry in INDEX.values() for root in entry.roots},  # the index
     "files": {"jax", "numpy", "torch"},  # reads and writes their files, asks for their accelerators
-    "_registry/defaults.py": {"numpy"},  # the backend that does what another one leaves out
     "_registry/loading.py": {"cupy", "dask", "jax", "numpy", "torch"},  # what `np` and `jnp` stand for
     "tree/verbs.py": {"cupy", "dask", "jax", "torch"},  # as `_api.py`
     "tree/containers.py": {"torch"},  # finds its classes in `sys.modules`
@@ -204,7 +203,6 @@ def test_protocol__lists_each_name_once() -> None:
     """Every name of the protocol is in exactly one group."""
     names = [word for word in vars(protocol.Backend) if not word.startswith("_")]
     lists = [*protocol.CONSTANTS, *protocol.DERIVED, *protocol.VERBS, *protocol.OPTIONAL]
-    lists += protocol.OBJECTS
     assert sorted(lists) == sorted(names)
     assert set(protocol.REQUIRED) <= {*protocol.CONSTANTS, *protocol.VERBS}
     together = {word for group in protocol.REQUIRED_TOGETHER for word in group}

@@ -10,7 +10,8 @@ A compiler follows the calls of xbridge, and needs help with functions of three 
 - Traced code has no frames. `outside_traces` marks a function that looks at them: the compiler interrupts the
   program for it.
 
-A mark is an attribute of the function. Its name is the compiler's, so the index of backends has it.
+The marks are attributes of the function that `torch.compile` reads. They are named here and not in
+`backends/torch`, because the first call of xbridge may be a traced one, before that is imported.
 """
 
 from __future__ import annotations
@@ -22,30 +23,11 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., object])
 
-_names: dict[str, str] = {}
-_unnamed: list[tuple[Callable[..., object], str, object]] = []
-"""The functions that were marked before the attributes had names."""
-
-
-def name_marks(*, constant: str, replaced: str, outside: str) -> None:
-    """Name the attributes by which a compiler knows the marks, before any program is traced."""
-    _names.update(constant=constant, replaced=replaced, outside=outside)
-    for fn, mark, value in _unnamed:
-        _mark(fn, mark, value)
-    _unnamed.clear()
-
-
-def _mark(fn: F, mark: str, value: object = True) -> F:  # noqa: FBT002 -- the value is what the compiler reads
-    if _names:
-        vars(fn)[_names[mark]] = value
-    else:
-        _unnamed.append((fn, mark, value))
-    return fn
-
 
 def constant_in_traces(fn: F) -> F:
     """Mark a function that runs while a program is traced. Its result must depend on its arguments alone."""
-    return _mark(fn, "constant")
+    vars(fn)["_dynamo_marked_constant"] = True
+    return fn
 
 
 def traced_as(other: Callable[..., object]) -> Callable[[F], F]:
@@ -53,12 +35,17 @@ def traced_as(other: Callable[..., object]) -> Callable[[F], F]:
 
     Do not mark public functions: `functools.wraps` would copy the mark to a user's own function around them.
     """
-    return lambda fn: _mark(fn, "replaced", other)
+
+    def mark(fn: F) -> F:
+        vars(fn)["_torchdynamo_inline"] = other
+        return fn
+
+    return mark
 
 
 def none_in_traces(fn: F) -> F:
     """Mark a function that returns None in traced code, as a look-up in the cache of calls does on a miss."""
-    return _mark(fn, "replaced", _return_none)
+    return traced_as(_return_none)(fn)
 
 
 def _return_none(*_: object, **__: object) -> None:
@@ -67,7 +54,8 @@ def _return_none(*_: object, **__: object) -> None:
 
 def outside_traces(fn: F) -> F:
     """Mark a function without arrays, for which a compiler interrupts the traced program."""
-    return _mark(fn, "outside")
+    vars(fn)["_torchdynamo_disable"] = True
+    return fn
 
 
 @traced_as(lambda: True)

@@ -6,8 +6,6 @@ that installs the library. Everything else about a library is in its own module.
 
 from __future__ import annotations
 
-from xbridge._core.tracing import name_marks
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
@@ -47,7 +45,3 @@ INDEX = {
 
 HOST = "numpy"
 """The name of the backend whose arrays represent host memory."""
-
-# The attributes are those of torch's compiler. They cannot be named in `backends/torch`, which is imported
-# with torch: functions that are traced are marked before, and the first call of xbridge may be a traced one.
-name_marks(constant="_dynamo_marked_constant", replaced="_torchdynamo_inline", outside="_torchdynamo_disable")
