@@ -10,10 +10,10 @@ import pytest
 from toylib import Toy, complete, gaps, make_backend
 
 import xbridge
-from xbridge._core.protocol import CONSTANTS, OBJECTS, OPTIONAL, REQUIRED, VERBS
-from xbridge._registry.defaults import Completed
+from xbridge._core.protocol import CONSTANTS, DERIVED, OPTIONAL, REQUIRED, VERBS, Backend
 from xbridge._registry.registry import get
-from xbridge.protocol import Backend, Gap, Unsupported
+from xbridge.backends import numpy as host
+from xbridge.protocol import Gap, Unsupported
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
@@ -21,7 +21,6 @@ ROOT = __name__.partition(".")[0]
 """The package that the classes of this file come from."""
 
 CPU, CHIP = xbridge.Device("cpu"), xbridge.Device("chip:0")
-DERIVED = ("readonly", "autograd", "host_only")
 
 
 class Chip(Toy):
@@ -91,11 +90,11 @@ def chips(name: str = "chips", **more: Any) -> ModuleType:
 
 def test_completed__has_every_name_of_the_protocol() -> None:
     """A completed backend has each constant, function and flag of the protocol."""
-    backend = Completed(of_four_names("fours"))
+    backend = Backend(of_four_names("fours"), host)
     names = [word for word in vars(Backend) if not word.startswith("_")]
-    assert set(names) == {*CONSTANTS, *VERBS, *OPTIONAL, *OBJECTS, *DERIVED}
+    assert set(names) == {*CONSTANTS, *VERBS, *OPTIONAL, *DERIVED}
     assert [word for word in names if not hasattr(backend, word)] == []
-    assert [word for word in (*OPTIONAL, *OBJECTS) if getattr(backend, word) is not None] == []
+    assert [word for word in (*OPTIONAL, "functions") if getattr(backend, word) is not None] == []
     assert set(REQUIRED) <= set(names)
 
 
@@ -145,19 +144,19 @@ def test_completed__flags_follow_from_gaps() -> None:
         ("devices", "host_only", True),
     ):
         full = chips(detach=lambda x: x, require_grad=lambda x: x)
-        assert getattr(Completed(full), flag) is not value
+        assert getattr(Backend(full, host), flag) is not value
         vars(full)["gaps"] = gaps(feature)
-        assert getattr(Completed(full), flag) is value
+        assert getattr(Backend(full, host), flag) is value
 
 
 def test_gaps__missing_function_is_a_gap() -> None:
     """A feature without its function is a gap, and a reason that the module gives is kept."""
-    found = Completed(of_four_names("fours")).gaps
+    found = Backend(of_four_names("fours"), host).gaps
     assert set(found) == {"devices", "autograd", "namespace"}
     assert {gap.status for gap in found.values()} == {"notimpl"}
-    assert set(Completed(of_four_names("spaced", Spaced)).gaps) == {"devices", "autograd"}
+    assert set(Backend(of_four_names("spaced", Spaced), host).gaps) == {"devices", "autograd"}
     mine = Gap("never", "toys do not learn")
-    assert Completed(of_four_names("fours", gaps={"autograd": mine})).gaps["autograd"] is mine
+    assert Backend(of_four_names("fours", gaps={"autograd": mine}), host).gaps["autograd"] is mine
     assert str(mine) == "never: toys do not learn"
 
 
@@ -232,7 +231,7 @@ def test_completed__computes_with_numpy_and_keeps_the_device() -> None:
 )
 def test_resolve_device__kind_without_an_index(device: str, near: str, found: str) -> None:
     """A kind without an index means the near device of that kind, or else the first."""
-    backend = Completed(chips())
+    backend = Backend(chips(), host)
     assert backend.resolve_device(xbridge.Device(device), xbridge.Device(near)) == found
 
 
@@ -240,7 +239,7 @@ def test_resolve_device__kind_without_an_index(device: str, near: str, found: st
 def test_resolve_device__refuses_missing_devices(device: str, near: str) -> None:
     """A device that does not exist is refused with a list of those that do; one of its kind is suggested."""
     with pytest.raises(xbridge.DeviceError, match=f"here, only cpu, chip:0, chip:1; try device={near!r}"):
-        Completed(chips()).resolve_device(xbridge.Device(device), CPU)
+        Backend(chips(), host).resolve_device(xbridge.Device(device), CPU)
 
 
 class Leaf(Toy):

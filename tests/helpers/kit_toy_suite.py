@@ -11,7 +11,7 @@ from fast_words import with_fast
 from hypothesis import Phase, settings
 
 import xbridge
-from xbridge._registry.defaults import names_written
+from xbridge._core.protocol import names_written
 from xbridge.testing import conformance
 from xbridge.testing.conformance._cases import DTYPES_SETTING
 

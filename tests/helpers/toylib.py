@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from fast_words import with_fast
 
 from xbridge import Device
-from xbridge._registry.defaults import Completed
+from xbridge._core.protocol import Backend
 from xbridge.backends import numpy as host
 from xbridge.protocol import Gap
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from xbridge.protocol import Backend, MemoryLayout
+    from xbridge.protocol import MemoryLayout
 
 
 class Toy:
@@ -93,4 +93,4 @@ def make_placed_backend(**changes: Any) -> ModuleType:
 
 def complete(**changes: Any) -> Backend:
     """The completed backend of toys, which is not registered."""
-    return Completed(make_backend(**changes))
+    return Backend(make_backend(**changes), host)

@@ -1,38 +1,44 @@
 """The protocol of a backend: what xbridge asks of the module that adapts one array library.
 
 A backend is a module, which imports its library at the top and defines functions in the order below. It must
-define `name`, `array_types`, `to_numpy` and `from_numpy`. `_registry/defaults.py` adds a default for every
-other name, so the core, which works with the completed backend, never finds one missing.
+define `name`, `array_types`, `to_numpy` and `from_numpy`. `Backend` completes it with a default for every
+other name, so the core never finds one missing.
 
 - *Flags and constants* decide the sharing rules and the tables in the documentation.
 - *Verbs about arrays* (layout, dtypes, devices) read no element, and also accept arrays that cannot be
   converted.
 - *Steps* are the parts of a plan. Each does one thing or raises.
-- *Optional functions* have no default: the core works without them. In a completed backend they are None.
+- *Optional functions* are None by default: the core works without them.
 - *`transfers`* is one object with all that serves moves and threads. Its class has a default for each method.
 - `gaps` lists the features that the library lacks. Flags such as `readonly` are derived from it.
 """
 
-# ruff: noqa: ARG002 -- defaults of `Transfers` document their parameters, and ignore them
-# pyright: reportReturnType=false
-# The methods of a protocol consist of their docstrings.
+# ruff: noqa: ARG002 -- defaults have the parameters of the functions that they stand for
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
+from xbridge._core.devices import CPU, Device, absent_device_error, is_of_kind
+from xbridge._core.dtypes import DTYPES
+from xbridge.errors import (
+    Chained,
+    DeviceError,
+    DTypeError,
+    GradientError,
+    UnsupportedArrayError,
+    XBridgeError,
+)
+
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import numpy as np
-
-    from xbridge._core.devices import Device
-    from xbridge.errors import XBridgeError
 
 ArrayFn: TypeAlias = Callable[[list[object]], list[object]]
 
@@ -318,20 +324,41 @@ FEATURES: Mapping[str, str] = MappingProxyType(
 """Every feature that can be a gap. A backend has all features that it does not list in `gaps`."""
 
 
-class Backend(Protocol):
-    """A completed backend: the names of its module, and defaults for all others."""
+class Backend(ModuleType):
+    """A backend with every name of the protocol: those that its module writes, and these defaults.
+
+    A module's own names take precedence, so a default that calls another function of the protocol gets the
+    module's, if there is one. A completed backend is a module too, because a compiler can follow those.
+
+    Parameters
+    ----------
+    module : module
+        The module of the backend, which stays as it is.
+    host : module
+        NumPy's backend, with which the defaults compute in host memory.
+    """
+
+    def __init__(self, module: ModuleType, host: Any) -> None:
+        super().__init__(module.__name__, module.__doc__)
+        self._host: Backend = host
+        own = vars(self)
+        own.update({word: getattr(module, word) for word in names_written(module)})
+        if not self.fast.types:
+            self.fast = replace(self.fast, types=self.array_types)
+        self.gaps = {**_implied_gaps(own), **self.gaps}
+        self.readonly = "readonly" not in self.gaps
+        self.autograd = "autograd" not in self.gaps
+        self.host_only = "devices" in self.gaps
 
     # -- always: every backend writes these four names ----------------------------------------------
-    @property
-    def name(self) -> str:
-        """The name that users type."""
-
-    @property
-    def array_types(self) -> tuple[type, ...]:
-        """Types of its arrays; instances of subclasses are its arrays too."""
+    name: str = ""
+    """The name that users type."""
+    array_types: tuple[type, ...] = ()
+    """Types of its arrays; instances of subclasses are its arrays too."""
 
     def to_numpy(self, x: Array, /) -> HostArray:
         """Return a view of an array in host memory: no copy. The array has no graph."""
+        raise NotImplementedError
 
     def from_numpy(self, host: HostArray, /) -> Array:
         """Return an array over the memory of a host array, which may be read-only.
@@ -340,224 +367,251 @@ class Backend(Protocol):
         `assumes_immutable`. A library with the gap `host` uses NumPy's arrays on the host: this function and
         `to_numpy` return their argument, and `to_device` takes and returns NumPy's arrays there.
         """
+        raise NotImplementedError
 
     # -- flags ---------------------------------------------------------------------------------------
-    @property
-    def gaps(self) -> Mapping[str, Gap]:
-        """Features that the library does not have.
+    gaps: Mapping[str, Gap] = MappingProxyType({})
+    """Features that the library does not have.
 
-        Default: `devices` without the verb `devices`, `autograd` without `require_grad`, and `namespace` if
-        neither the verb nor the array types have an array API namespace.
-        """
+    Three follow from what the module lacks: `devices` and `autograd` from the verbs `devices` and
+    `require_grad`, and `namespace` if neither the verb nor the array types have an array API namespace.
+    """
+    assumes_immutable: bool = False
+    """The library may read memory after a call, so it shares only immutable memory."""
+    samples: str = ""
+    """The import path of the library's samples for the test kit; empty for no samples."""
+    readonly: bool = False
+    """Derived: arrays can be read-only, so read-only memory can be shared."""
+    autograd: bool = False
+    """Derived: arrays can require grad."""
+    host_only: bool = False
+    """Derived: arrays are in host memory only."""
 
-    @property
-    def assumes_immutable(self) -> bool:
-        """The library may read memory after a call, so it shares only immutable memory. Default: False."""
-
-    @property
-    def samples(self) -> str:
-        """The import path of the library's samples for the test kit. Default: empty, for no samples."""
-
-    @property
-    def readonly(self) -> bool:
-        """Derived: arrays can be read-only, so read-only memory can be shared."""
-
-    @property
-    def autograd(self) -> bool:
-        """Derived: arrays can require grad."""
-
-    @property
-    def host_only(self) -> bool:
-        """Derived: arrays are in host memory only."""
-
-    # -- layout and properties ----------------------------------------------------------------------------
-    @property
-    def scalar_types(self) -> tuple[type, ...]:
-        """Types of its scalars, each of which stands for a 0-d array on the host. Default: none."""
+    # -- layout and properties -----------------------------------------------------------------------
+    scalar_types: tuple[type, ...] = ()
+    """Types of its scalars, each of which stands for a 0-d array on the host."""
 
     def owns(self, cls: type, /) -> bool:
-        """Return True if instances of the class are the library's arrays or scalars.
-
-        Default: subclasses of `array_types` and `scalar_types`.
-        """
+        """Return True if instances of the class are the library's arrays or scalars."""
+        return issubclass(cls, (*self.array_types, *self.scalar_types))
 
     def array_info(self, x: Array, /) -> ArrayInfo:
-        """Describe any array of the library, convertible or not. Default: describe `to_numpy(x)`."""
+        """Describe any array of the library, convertible or not."""
+        return self._host.array_info(self.to_numpy(x))
 
     def dtype_of(self, x: Array, /) -> str:
-        """Return the dtype in `array_info(x)`. Default: ask `array_info`, which takes longer."""
+        """Return the dtype in `array_info(x)`. A function of the backend's own takes less time."""
+        return self.array_info(x).dtype
 
     def device_of(self, x: Array, /) -> Device:
-        """Return the device in `array_info(x)`. Default: as for `dtype_of`."""
+        """Return the device in `array_info(x)`, as `dtype_of` does."""
+        return self.array_info(x).device
 
     def unsupported(self, x: Array, /, *, leaving: bool) -> Unsupported | None:
-        """Say why `x` cannot be converted, within the library or to another one; None if it can.
+        """Say why `x` cannot be converted, within the library or to another one; None if it can."""
+        if self.host_only:
+            return self._host.unsupported(self.to_numpy(self.detach(x)), leaving=leaving)
+        dtype = self.array_info(x).dtype
+        if not leaving or dtype in DTYPES:
+            return None
+        return Unsupported(DTypeError, f"{dtype} is not a numeric dtype", "")
 
-        Default: as NumPy for `to_numpy(x)`; with devices, if the dtype is not numeric.
-        """
+    unreadable: Callable[[Array], Unsupported | None] | None = None
+    """`unreadable(x)`: why the elements cannot be read within the library; None if they can.
 
-    @property
-    def unreadable(self) -> Callable[[Array], Unsupported | None] | None:
-        """`unreadable(x)`: why the elements cannot be read within the library; None if they can.
-
-        It is asked for arrays that would be copied, cast or moved. Without it, all can be read.
-        """
+    It is asked for arrays that would be copied, cast or moved. Without it, all can be read.
+    """
 
     def memory_layout(self, x: Array, /) -> MemoryLayout:
-        """Describe the memory of a supported array. Default: describe `to_numpy(x)`."""
+        """Describe the memory of a supported array."""
+        return self._host.memory_layout(self.to_numpy(self.detach(x)))
 
     def accepts_layout(self, info: ArrayInfo, layout: MemoryLayout, /) -> bool:
-        """Return True if `from_numpy` accepts such host memory. Default: if it is in native byte order."""
+        """Return True if `from_numpy` accepts such host memory."""
+        return info.native_byteorder
 
-    @property
-    def not_sharing(self) -> Callable[[], str | None] | None:
-        """`not_sharing()`: why no array can share host memory now, such as in a mode without values.
+    not_sharing: Callable[[], str | None] | None = None
+    """`not_sharing()`: why no array can share host memory now, such as in a mode without values.
 
-        None if arrays can. Without it, only the gap `sharing` decides.
-        """
+    None if arrays can. Without it, only the gap `sharing` decides.
+    """
 
     def namespace(self, x: Array, /) -> ModuleType:
-        """Return the array API namespace of `x`. Default: `x.__array_namespace__()`."""
+        """Return the array API namespace of `x`."""
+        if "namespace" in self.gaps:
+            raise self._without_namespace(self.gaps["namespace"].reason)
+        with Chained(lambda error: self._without_namespace(f"__array_namespace__ failed with {error!r}")):
+            return x.__array_namespace__()  # type: ignore[no-any-return] # what the class says it is
 
     def copy(self, x: Array, /) -> Array:
-        """Copy to new dense memory, in the same axis order. Default: the namespace's, else NumPy's."""
+        """Copy to new dense memory, in the same axis order."""
+        if "namespace" in self.gaps:
+            return self._by_numpy(self._host.copy(self._read(x)), x)
+        return self.namespace(x).asarray(x, copy=True)
 
-    @property
-    def as_c_order(self) -> Callable[[Array], Array] | None:
-        """`as_c_order(x)`: `x` if its elements are in C order in memory, else a copy that has them so.
+    as_c_order: Callable[[Array], Array] | None = None
+    """`as_c_order(x)`: `x` if its elements are in C order in memory, else a copy that has them so.
 
-        Without it, users cannot see the order of the elements in memory.
-        """
+    Without it, users cannot see the order of the elements in memory.
+    """
 
     def stack(self, arrays: list[Array], shape: tuple[int, ...], /) -> Array:
-        """Stack arrays of one dtype, shape and device: shape + the arrays' shape.
-
-        Default: the namespace's, else NumPy's.
-        """
+        """Stack arrays of one dtype, shape and device: shape + the arrays' shape."""
+        if "namespace" in self.gaps:
+            return self._by_numpy(self._host.stack([self._read(x) for x in arrays], shape), arrays[0])
+        xp = self.namespace(arrays[0])
+        return xp.reshape(xp.stack(arrays), (*shape, *arrays[0].shape))
 
     # -- dtypes --------------------------------------------------------------------------------------
     def dtype_name(self, dtype: object, /) -> str | None:
-        """Name one of its dtype objects; None for anything else. Default: NumPy's dtypes."""
+        """Name one of its dtype objects; None for anything else."""
+        return self._host.dtype_name(dtype)
 
     def unsupported_dtype(self, dtype: str, device: Device, /) -> Unsupported | None:
-        """Say why it cannot have arrays of that dtype there; None if it can. Default: as NumPy."""
+        """Say why it cannot have arrays of that dtype there; None if it can."""
+        return self._host.unsupported_dtype(dtype, device)
 
     def default_dtype(self, category: str, device: Device, /) -> str:
-        """Return the dtype that Python numbers of a category become. Default: as NumPy."""
+        """Return the dtype that Python numbers of a category become."""
+        return self._host.default_dtype(category, device)
 
-    @property
-    def promote(self) -> Callable[[list[str], list[complex]], str | None] | None:
-        """`promote(dtypes, numbers)`: the dtype of arrays of these dtypes beside Python numbers.
+    promote: Callable[[list[str], list[complex]], str | None] | None = None
+    """`promote(dtypes, numbers)`: the dtype of arrays of these dtypes beside Python numbers.
 
-        The result is None for dtypes that the library does not promote. NumPy's rules then hold for a list,
-        as they do without this function.
-        """
+    The result is None for dtypes that the library does not promote. NumPy's rules then hold for a list,
+    as they do without this function.
+    """
 
     def astype(self, x: Array, dtype: str, /) -> Array:
-        """Cast as the library does; new memory. Default: the namespace's cast, else NumPy's."""
+        """Cast as the library does; new memory."""
+        if "namespace" in self.gaps:
+            return self._by_numpy(self._host.astype(self._read(x), dtype), x)
+        xp = self.namespace(x)
+        return xp.astype(x, getattr(xp, dtype))
 
     def check_cast(self, x: Array, dtype: str, /) -> Array:
-        """Return `x` if a cast to the dtype loses no value; else raise. Default: check all values."""
+        """Return `x` if a cast to the dtype loses no value; else raise."""
+        self._host.check_cast(self._read(x), dtype)
+        return x
 
-    @property
-    def host_casts(self) -> frozenset[tuple[str, str]]:
-        """Casts (from, to) in which NumPy gives the same bits as any device, faster. Default: none."""
+    host_casts: frozenset[tuple[str, str]] = frozenset()
+    """Casts (from, to) in which NumPy gives the same bits as any device, faster."""
 
     def cast_matches_numpy(self, dtype: str, other: str, device: Device, /) -> bool:
-        """Return True if the library's cast on the device gives NumPy's numbers, faster or not.
+        """Return True if the library's cast on the device gives NumPy's numbers, faster or not."""
+        return self.host_only or (dtype, other) in self.host_casts
 
-        Default: all casts of a library with host memory only, else those in `host_casts`.
-        """
-
-    # -- devices: `devices`, `to_device`, `array_info` and `memory_layout` come together ---------------------
+    # -- devices: `devices`, `to_device`, `array_info` and `memory_layout` come together -------------
     def devices(self) -> tuple[Device, ...]:
-        """Return the devices that are present now. Default: the host."""
+        """Return the devices that are present now."""
+        return (CPU,)
 
     def to_device(self, x: Array, device: Device, /) -> Array:
         """Copy to new memory on another device, complete when the call returns."""
+        return x
 
     def device_name(self, device: object, /) -> Device | None:
-        """Name one of its device objects; None for anything else. Default: None."""
+        """Name one of its device objects; None for anything else."""
+        return None
 
     def resolve_device(self, device: Device, near: Device, /) -> Device:
         """Return one existing device for a name that may omit the index or say `gpu`.
 
-        Default: the named device, else `near` or the first one of that kind.
+        This is the named device, else `near` or the first one of that kind.
         """
+        present = self.devices()
+        if device in present:
+            return device
+        alike = [each for each in (near, *present) if each in present and is_of_kind(each, device)]
+        if alike:
+            return alike[0]
+        if not self.host_only:
+            raise absent_device_error(self.name, device, present)
+        action, reason = f"put an array of {self.name} on {device!r}", self.gaps["devices"].reason
+        raise DeviceError.build(action, reason, "device='cpu'")
 
-    @property
-    def on_one_device(self) -> Callable[[Array], Array] | None:
-        """`on_one_device(x)`: one copy of an array that several devices hold as a whole; else `x`.
+    on_one_device: Callable[[Array], Array] | None = None
+    """`on_one_device(x)`: one copy of an array that several devices hold as a whole; else `x`.
 
-        An array leaves its library in this form. Only a library with this function has arrays on devices of
-        the kind `sharded`.
-        """
+    An array leaves its library in this form. Only a library with this function has arrays on devices of
+    the kind `sharded`.
+    """
+    to_dlpack: Callable[[Array], Exporter] | None = None
+    """`to_dlpack(x)`: export the memory of an array on its device by DLPack, whatever device is current.
 
-    @property
-    def to_dlpack(self) -> Callable[[Array], Exporter] | None:
-        """`to_dlpack(x)`: export the memory of an array on its device by DLPack, whatever device is current.
+    Without it, arrays move between devices of two libraries through host memory.
+    """
+    from_dlpack: Callable[[Exporter], Array] | None = None
+    """`from_dlpack(shown)`: an array over exported memory, in order of its device's current stream."""
 
-        Without it, arrays move between devices of two libraries through host memory.
-        """
-
-    @property
-    def from_dlpack(self) -> Callable[[Exporter], Array] | None:
-        """`from_dlpack(shown)`: an array over exported memory, in order of its device's current stream."""
-
-    # -- autograd: `require_grad`, `detach` and `array_info` come together -----------------------------
+    # -- autograd: `require_grad`, `detach` and `array_info` come together ---------------------------
     def detach(self, x: Array, /) -> Array:
-        """Return the same memory without its graph, read-only if the library can do that. Default: `x`."""
+        """Return the same memory without its graph, read-only if the library can do that."""
+        return x
 
     def require_grad(self, x: Array, /) -> Array:
         """Return a new leaf over the same memory."""
+        action, reason = f"make an array of {self.name} require grad", self.gaps["autograd"].reason
+        raise GradientError.build(action, reason, "backend='torch'")
 
     def is_grad_enabled(self) -> bool:
-        """Return True if operations record a graph now. Default: if the backend writes `require_grad`."""
+        """Return True if operations record a graph now."""
+        return "require_grad" in vars(self)
 
-    @property
-    def is_leaf(self) -> Callable[[Array], bool] | None:
-        """`is_leaf(x)`: True if the graph of an array that requires grad begins with it."""
+    is_leaf: Callable[[Array], bool] | None = None
+    """`is_leaf(x)`: True if the graph of an array that requires grad begins with it."""
 
     # -- lazy ----------------------------------------------------------------------------------------
     def materialize(self, x: Array, /) -> Array:
-        """Apply pending operations, into new memory. Default: `x`."""
+        """Apply pending operations, into new memory."""
+        return x
 
-    @property
-    def materialize_many(self) -> Callable[[list[Array]], list[Array]] | None:
-        """`materialize_many(xs)`: `materialize` for many at once, with shared parts computed once."""
+    materialize_many: Callable[[list[Array]], list[Array]] | None = None
+    """`materialize_many(xs)`: `materialize` for many at once, with shared parts computed once."""
 
     # -- speed ---------------------------------------------------------------------------------------
-    @property
-    def fast(self) -> Fast:
-        """What the library does with ordinary arrays in one step; see `Fast`."""
+    fast: Fast = Fast()
+    """What the library does with ordinary arrays in one step; see `Fast`."""
 
     # -- compilers and threads -----------------------------------------------------------------------
-    @property
-    def transfers(self) -> Transfers:
-        """Moves that are faster than `to_device`, and conversions in other threads; see `Transfers`."""
+    transfers: Transfers = Transfers()
+    """Moves that are faster than `to_device`, and conversions in other threads; see `Transfers`."""
 
     def is_tracing(self) -> bool:
-        """Return True if a compiler of the library traces the caller now. Default: False."""
+        """Return True if a compiler of the library traces the caller now."""
+        return False
 
     def untraced(self, fn: Callable[..., Array], /) -> Callable[..., Array]:
-        """Return `fn`, made to run outside modes that would change its result. Default: `fn`."""
+        """Return `fn`, made to run outside modes that would change its result."""
+        return fn
 
-    @property
-    def watch(self) -> Callable[[Notice], AbstractContextManager[object]] | None:
-        """`watch(notice)`: a context that notices conversions by the library's own calls in this thread.
+    watch: Callable[[Notice], AbstractContextManager[object]] | None = None
+    """`watch(notice)`: a context that notices conversions by the library's own calls in this thread.
 
-        After each one it calls `notice(name, source, result, seconds)`, directly from the function that the
-        library calls back. It uses a hook that the library offers, and replaces nothing.
-        """
+    After each one it calls `notice(name, source, result, seconds)`, directly from the function that the
+    library calls back. It uses a hook that the library offers, and replaces nothing.
+    """
 
-    # -- calls of functions ----------------------------------------------------------------------------------
-    @property
-    def follows(self) -> Callable[[Array], bool] | None:
-        """`follows(x)`: True if a graph, a transform or a compiler follows an array."""
+    # -- calls of functions --------------------------------------------------------------------------
+    follows: Callable[[Array], bool] | None = None
+    """`follows(x)`: True if a graph, a transform or a compiler follows an array."""
+    functions: Any = None
+    """An object with what `aligned` can use of the library: see `xbridge.functions.libraries`."""
 
-    @property
-    def functions(self) -> object:
-        """An object with what `aligned` can use of the library: see `xbridge.functions.libraries`."""
+    # -- what the defaults share ---------------------------------------------------------------------
+    def _without_namespace(self, reason: str) -> UnsupportedArrayError:
+        action = f"find the namespace of an array of {self.name}"
+        return UnsupportedArrayError.build(action, reason, "to_numpy(x)")
+
+    def _read(self, x: Array) -> HostArray:
+        """Return the values of an array in host memory."""
+        x = self.materialize(self.detach(x))
+        return self.to_numpy(x if self.array_info(x).device == CPU else self.to_device(x, CPU))
+
+    def _by_numpy(self, host: HostArray, like: Array) -> Array:
+        """Return a result of NumPy as an array of the library, on the device of another array."""
+        x, device = self.from_numpy(host), self.array_info(like).device
+        return x if device == CPU else self.to_device(x, device)
 
 
 REQUIRED = ("name", "array_types", "to_numpy", "from_numpy")
@@ -572,24 +626,18 @@ CONSTANTS: dict[str, type] = {
     "host_casts": frozenset,
     "fast": Fast,
     "transfers": Transfers,
+    "functions": object,
 }
-"""Constants that a backend may write, and their types."""
+"""What a backend may write that is no function, and the types."""
 
 DERIVED = ("readonly", "autograd", "host_only")
 
-VERBS = tuple(
-    word for word, each in vars(Backend).items() if isinstance(each, FunctionType) and word[0] != "_"
-)
+_DEFAULTS = {word: default for word, default in vars(Backend).items() if word[0] != "_"}
+
+VERBS = tuple(word for word, default in _DEFAULTS.items() if isinstance(default, FunctionType))
 """Functions of every completed backend."""
 
-OBJECTS = ("functions",)
-"""Objects of several functions, of which each is optional; None if the backend does not write them."""
-
-OPTIONAL = tuple(
-    word
-    for word, each in vars(Backend).items()
-    if isinstance(each, property) and word not in (*CONSTANTS, *DERIVED, *OBJECTS)
-)
+OPTIONAL = tuple(word for word, default in _DEFAULTS.items() if default is None and word not in CONSTANTS)
 """Functions that are None if the backend does not write them."""
 
 REQUIRED_TOGETHER = (
@@ -601,3 +649,20 @@ REQUIRED_TOGETHER = (
     ("materialize_many", "materialize"),
 )
 """Groups of names: a backend that writes the first one writes the others too."""
+
+
+def names_written(module: ModuleType) -> list[str]:
+    """Return the names of the protocol that a module defines itself."""
+    words = (*CONSTANTS, *VERBS, *OPTIONAL)
+    return [word for word in words if getattr(module, word, None) is not None]
+
+
+def _implied_gaps(own: Mapping[str, Any]) -> dict[str, Gap]:
+    reasons = {}
+    if "devices" not in own:
+        reasons["devices"] = "has arrays in host memory only"
+    if "require_grad" not in own:
+        reasons["autograd"] = "has no gradients"
+    if "namespace" not in own and not any(hasattr(cls, "__array_namespace__") for cls in own["array_types"]):
+        reasons["namespace"] = "has no array API namespace"
+    return {feature: Gap("notimpl", f"{own['name']} {reason}") for feature, reason in reasons.items()}

@@ -84,7 +84,7 @@ class Step(NamedTuple):
     @property
     def backend(self) -> str:
         """The name of the backend; operations in host memory are NumPy's."""
-        return self.module.name
+        return str(self.module.name)
 
     @property
     def action(self) -> str:

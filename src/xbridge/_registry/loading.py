@@ -1,4 +1,4 @@
-"""Import the module of a backend and find those of plugins, or raise the reason why not."""
+"""Import and check the module of a backend and find those of plugins, or raise the reason why not."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from xbridge.errors import (
     FOREIGN_ERRORS,
     Chained,
     MissingLibraryError,
+    OptionError,
     UnknownBackendError,
     shown,
     type_of,
@@ -17,6 +18,7 @@ from xbridge.errors import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import ModuleType
     from typing import Any
 
@@ -29,8 +31,16 @@ _SIMILARITY = 0.8
 """The least similarity of a name that is suggested. With less, `scipy` and `numba` would suggest others."""
 
 
-def load(name: str, path: str, entry: Entry) -> Any:
-    """Import a module."""
+def load(name: str, entry: Entry) -> Any:
+    """Import the module of a backend, and check the names that it defines."""
+    module = _import(name, entry.module, entry) if isinstance(entry.module, str) else entry.module
+    fault = next(_faults(name, module), None)
+    if fault:
+        raise OptionError.build(f"use backend {name!r}", f"its module {entry} {fault[0]}", fault[1])
+    return module
+
+
+def _import(name: str, path: str, entry: Entry) -> ModuleType:
     with Chained(lambda error: _import_failure(name, path, entry, error)):
         try:
             return import_module(path)
@@ -48,6 +58,37 @@ def _import_failure(name: str, path: str, entry: Entry, error: Exception) -> Mis
     else:
         reason, hint = f"importing {entry} failed with {error!r}", f'python -c "import {path}"'
     return MissingLibraryError.build(f"use backend {name!r}", reason, hint)
+
+
+def _faults(name: str, module: ModuleType) -> Iterator[tuple[str, str]]:
+    """Yield each reason why a module is not a backend, with a hint."""
+    from xbridge._core.protocol import (  # noqa: PLC0415 -- 20 ms, and comes with the first backend
+        CONSTANTS,
+        REQUIRED,
+        REQUIRED_TOGETHER,
+        names_written,
+    )
+
+    words = names_written(module)
+    missing = [word for word in REQUIRED if word not in words]
+    if missing:
+        yield f"has no {', '.join(missing)}", f"writing {', '.join(REQUIRED)} in it"
+    for word in words:
+        value, kind = getattr(module, word), CONSTANTS.get(word)
+        if kind is None and not callable(value):
+            yield f"says {word} = {value!r}, which is not a function", f"def {word}, or another name"
+        if kind is not None and not isinstance(value, kind):
+            yield f"says {word} = {value!r}, which is not a {kind.__name__}", f"{word} = {kind.__name__}(...)"
+    for word in filter(words.__contains__, ("array_types", "scalar_types")):
+        strange = [cls for cls in getattr(module, word) if not isinstance(cls, type)]
+        if strange:
+            yield f"names {strange[0]!r} in {word}, which is not a type", f"types alone in {word}"
+    for word, *others in REQUIRED_TOGETHER:
+        lacking = [other for other in others if word in words and other not in words]
+        if lacking:
+            yield f"has {word}, and no {', '.join(lacking)}", f"writing {', '.join(lacking)} too"
+    if module.name != name:
+        yield f"is named {module.name!r}", f"name = {name!r}"
 
 
 def find_plugins() -> dict[str, tuple[Entry, ...]]:

@@ -79,9 +79,9 @@ def _find_backend(cls: type) -> Backend | None:
 @traced_as(_find_backend)
 def backend_for(cls: type) -> Backend | None:
     """Return the backend that owns instances of the class; None if there is none."""
-    found = by_type.get(cls)  # not by an exception: callers ask about objects that are no arrays, in loops
-    if found is not None:
-        return found
+    backend = by_type.get(cls)  # not by an exception: callers ask about objects that are no arrays, in loops
+    if backend is not None:
+        return backend
     try:
         return _by_subtype[ref(cls)]
     except KeyError:
@@ -199,16 +199,16 @@ def is_available(name: str | ModuleType) -> bool:
         name = _backend_name_of_module(name)
     if not isinstance(name, str):
         return False
-    found = entries_for(name)
-    if not found and name in OTHER_NAMES:
+    claims = entries_for(name)
+    if not claims and name in OTHER_NAMES:
         raise unknown_backend_error(name, known_backends())
-    if len(found) != 1 or found[0] in _failed:
+    if len(claims) != 1 or claims[0] in _failed:
         return False
     try:
         _load(name)
     except (MissingLibraryError, UnknownBackendError, OptionError):
-        if sys.modules.keys().isdisjoint(found[0].roots):  # else the library may be importing itself now
-            _failed.update(found)
+        if sys.modules.keys().isdisjoint(claims[0].roots):  # else the library may be importing itself now
+            _failed.update(claims)
         return False
     return True
 
@@ -226,7 +226,7 @@ def imported() -> list[Backend]:
 def loaded() -> list[Backend]:
     """Return the backends that have been used so far, in that order. This imports nothing."""
     with _lock:
-        return [found for name, found in vars(_Loaded).items() if name in _current]
+        return [backend for name, backend in vars(_Loaded).items() if name in _current]
 
 
 def add_observer(observer: object) -> None:
@@ -311,15 +311,13 @@ def _load(name: str) -> Backend:
     """Return the backend that is registered by a name when this call returns; load it if necessary."""
     while name not in _current:
         entry = _find_entry(name)
-        module = load(name, entry.module, entry) if isinstance(entry.module, str) else entry.module
+        module = load(name, entry)
         import copyreg  # noqa: PLC0415 -- NumPy imports it, and comes with the first backend
 
-        from xbridge._registry.defaults import complete  # noqa: PLC0415 -- it imports NumPy
+        from xbridge._core.protocol import Backend  # noqa: PLC0415 -- as above
 
-        backend = complete(module, name, entry)
-        copyreg.pickle(type(backend), _reduce_to_name)
-        if name != HOST:
-            _load(HOST)
+        backend = Backend(module, module if name == HOST else _load(HOST))
+        copyreg.pickle(Backend, _reduce_to_name)
         with _lock:
             if name not in _current and entry is _entries.get(name, entry):
                 setattr(_Loaded, name, backend)
@@ -328,8 +326,8 @@ def _load(name: str) -> Backend:
                 release_functions[backend.transfers.release_buffers] = None
                 call_cache.direct.setdefault(name, {})
         call_cache.invalidate(_cacheable_backends)
-    found: Backend = getattr(_Loaded, name)
-    return found
+    loaded_backend: Backend = getattr(_Loaded, name)
+    return loaded_backend
 
 
 def _cacheable_backends() -> list[Backend]:
@@ -365,24 +363,23 @@ def entries_for(name: str) -> tuple[Entry, ...]:
 
 
 def _find_entry(name: str) -> Entry:
-    found = entries_for(name)
-    if not found:
+    claims = entries_for(name)
+    if not claims:
         raise unknown_backend_error(name, known_backends())
-    entry, *others = found
-    if others:
+    if len(claims) > 1:
         raise OptionError.build(
             f"use backend {name!r}",
-            f"{' and '.join(map(str, found))} claim the same name",
-            " or ".join(f"pip uninstall {claim.package}" for claim in found),
+            f"{' and '.join(map(str, claims))} claim the same name",
+            " or ".join(f"pip uninstall {claim.package}" for claim in claims),
         )
-    return entry
+    return claims[0]
 
 
 def _read_plugins() -> dict[str, tuple[Entry, ...]]:
     """Return the entries of plugins, read once. A built-in or registered name takes precedence."""
     global _plugins  # noqa: PLW0603 -- filled once, by the first thread that is done
     if _plugins is None:
-        found = find_plugins()
+        plugins = find_plugins()
         with _lock:
-            _plugins = found if _plugins is None else _plugins
+            _plugins = plugins if _plugins is None else _plugins
     return _plugins

@@ -48,7 +48,7 @@ def dtypes_of(backend: Backend, device: Device = CPU) -> list[str]:
 
 def samples_of(name: str) -> Samples:
     """Return the samples of a backend."""
-    return _samples_of(get_backend(name))  # type: ignore[arg-type] # a module is hashable
+    return _samples_of(get_backend(name))
 
 
 def make_sample(
