@@ -123,9 +123,9 @@ class Restore:
         name, device, kind = self.array_location(to)
         named = kind if dtype is True else None if dtype is False else dtype
         place = str(device)
-        made = lookup(("convert", name, type(result), place, named, *NO_OTHERS))(result)
-        if made is not None:
-            return made
+        converted = lookup(("convert", name, type(result), place, named, *NO_OTHERS))(result)
+        if converted is not None:
+            return converted
         if are_arrays(type(result)):
             return to_backend(result, name, device=place, dtype=named)
         if find_container(result) is None:

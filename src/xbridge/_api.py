@@ -98,7 +98,7 @@ def _convert(
                 raise error
     options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
     try:
-        return plan_call(to_backend, (x, backend), more, other, **options)
+        return plan_call(to_backend, (x, backend), more, **options, **other)
     except XBridgeError as error:
         shorten(error)
         raise
@@ -135,7 +135,7 @@ def _convert_to(backend: str) -> Callable[..., Any]:
                     raise error
         options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
         try:
-            return plan_call(convert_to, (x,), more, other, **options)
+            return plan_call(convert_to, (x,), more, **options, **other)
         except XBridgeError as error:
             shorten(error)
             raise
@@ -176,7 +176,7 @@ def _convert_to_host(
                 raise error
     options = {"dtype": dtype, "copy": copy, "grad": grad, "writable": writable}
     try:
-        return plan_call(to_numpy, (x,), more, other, **options)
+        return plan_call(to_numpy, (x,), more, **options, **other)
     except XBridgeError as error:
         shorten(error)
         raise
@@ -215,7 +215,7 @@ def _make_array(
             return y
     options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad, "requires_grad": requires_grad}
     try:
-        return plan_call(asarray, (obj,), more, other, like=like, backend=backend, **options)
+        return plan_call(asarray, (obj,), more, like=like, backend=backend, **options, **other)
     except XBridgeError as error:
         shorten(error)
         raise
@@ -240,7 +240,7 @@ def _align(
             return ys
     options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
     try:
-        return plan_call(align, xs, (), other, like=like, backend=backend, **options)
+        return plan_call(align, xs, (), like=like, backend=backend, **options, **other)
     except XBridgeError as error:
         shorten(error)
         raise
@@ -391,18 +391,12 @@ def to_numpy(
     ----------
     x : array
         An array of any library, a NumPy scalar, or an exporter. Numbers and lists belong to `asarray`.
-    dtype : str or dtype object, optional
-        Such as ``"float32"``, or ``"nearest"`` or ``"default"``. None means the same dtype or an error.
-    copy : bool, optional
-        None copies only if sharing would not be safe, True always; False shares or raises.
-    grad : {None, "keep", "detach"}
-        None and "detach" end the graph. NumPy has none, so "keep" raises for an array with a graph.
+    dtype, copy, grad, order
+        As for `to_backend`. NumPy has no graph, so ``grad="keep"`` raises for an array with one.
     writable : bool, optional
         True for a writable result: memory that would be shared read-only is copied instead. False for a
         read-only result, over the same memory if it can be shared. None for a result that is writable
         wherever the contract allows it.
-    order : {None, "C"}
-        "C" for a result that is contiguous in C order, as for `to_backend`.
 
     Returns
     -------

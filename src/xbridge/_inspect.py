@@ -142,9 +142,7 @@ def native_device(x: Array, /) -> Any:
     >>> array_namespace(x).zeros(2, device=native_device(x))
     array([0., 0.])
     """
-    try:
-        by_type[type(x)]
-    except KeyError:
+    if type(x) not in by_type:
         _owner(x, "native_device")
     return getattr(x, "device", None)
 

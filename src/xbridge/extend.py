@@ -1,17 +1,22 @@
 """The names that packages beside the core need: functions across libraries, the test kit, the command line.
 
-Of the rest of xbridge, they import its top, `xbridge.protocol` and `xbridge.errors`. Each name is imported
-on first use, so that a program does not pay for the others.
+Of the rest of xbridge, they import its top, `xbridge.protocol` and `xbridge.errors`. Names of modules that
+import NumPy are imported on first use, so that a program does not pay for them all.
 """
 
 from importlib import import_module
 
+from xbridge._core import entry_points, locks, tracing
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES, category, is_inexact
+from xbridge._core.text import format_bytes, printable, table
+from xbridge._registry import call_cache
+from xbridge._registry.registry import backend_for, entries_for
+from xbridge._registry.registry import get as get_backend
+from xbridge.backends import HOST
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from xbridge._core import entry_points, locks, tracing
-    from xbridge._core.devices import CPU
-    from xbridge._core.dtypes import DTYPES, category, is_inexact
-    from xbridge._core.text import format_bytes, printable, table
     from xbridge._engine.convert import each
     from xbridge._host.memory import native_dtype
     from xbridge._observe.policy import rules_in, set_process_rules
@@ -19,15 +24,11 @@ if TYPE_CHECKING:
     from xbridge._plan.options import check_options
     from xbridge._plan.rules import chosen as resolve_dtype
     from xbridge._plan.steps import Options, Plan
-    from xbridge._registry import call_cache
-    from xbridge._registry.registry import backend_for, entries_for
-    from xbridge._registry.registry import get as get_backend
-    from xbridge.backends import HOST
     from xbridge.tree import containers
 else:
 
     def __getattr__(name: str) -> object:
-        """Import a name on first access, and keep it."""
+        """Import a late name on first access, and keep it."""
         if name not in _LATE:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module, own_name = _LATE[name]
@@ -67,30 +68,15 @@ __all__ = [
 ]
 
 _LATE = {
-    "CPU": ("xbridge._core.devices", "CPU"),
-    "DTYPES": ("xbridge._core.dtypes", "DTYPES"),
-    "HOST": ("xbridge.backends", "HOST"),
     "Options": ("xbridge._plan.steps", "Options"),
     "Plan": ("xbridge._plan.steps", "Plan"),
-    "backend_for": ("xbridge._registry.registry", "backend_for"),
-    "call_cache": ("xbridge._registry.call_cache", ""),
-    "category": ("xbridge._core.dtypes", "category"),
     "check_options": ("xbridge._plan.options", "check_options"),
     "containers": ("xbridge.tree.containers", ""),
     "each": ("xbridge._engine.convert", "each"),
-    "entries_for": ("xbridge._registry.registry", "entries_for"),
-    "entry_points": ("xbridge._core.entry_points", ""),
-    "format_bytes": ("xbridge._core.text", "format_bytes"),
-    "get_backend": ("xbridge._registry.registry", "get"),
-    "is_inexact": ("xbridge._core.dtypes", "is_inexact"),
-    "locks": ("xbridge._core.locks", ""),
     "merge_record": ("xbridge._observe.record", "merge"),
     "native_dtype": ("xbridge._host.memory", "native_dtype"),
-    "printable": ("xbridge._core.text", "printable"),
     "resolve_dtype": ("xbridge._plan.rules", "chosen"),
     "rules_in": ("xbridge._observe.policy", "rules_in"),
     "set_process_rules": ("xbridge._observe.policy", "set_process_rules"),
-    "table": ("xbridge._core.text", "table"),
-    "tracing": ("xbridge._core.tracing", ""),
 }
-"""The module of each name, and its name there; nothing for the module itself."""
+"""The module of each late name, and its name there; nothing for the module itself."""

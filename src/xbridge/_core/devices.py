@@ -111,8 +111,8 @@ class _KnownDevices:
 
 def device_named(name: str) -> Device:
     """Return `Device(name)`, also in traced code, where a compiler cannot make an object of this class."""
-    made: Device = getattr(_KnownDevices, _make(name))
-    return made
+    device: Device = getattr(_KnownDevices, _make(name))
+    return device
 
 
 @constant_in_traces
