@@ -10,12 +10,12 @@ import floors
 import pytest
 
 LIMITS = {
-    "_core": 1_600,
+    "_core": 1_610,
     "_engine": 2_270,
     "_host": 2_115,
     "_observe": 670,
     "_plan": 1_200,
-    "_registry": 980,
+    "_registry": 775,
     "_transfer": 650,
     "backends": 3_480,
     "files": 2_575,
@@ -25,7 +25,7 @@ LIMITS = {
 }
 """The most lines of each folder of the package."""
 
-ALL = 33_620
+ALL = 33_405
 """The most lines of all."""
 
 
