@@ -240,9 +240,7 @@ def _cast_into_new(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K
     order = "C" if 0 in host.strides else order
     if host.nbytes < LARGE and not is_shared:
         return cast_silently(host, dtype, order)
-    fresh = (
-        _allocate_aligned(host.shape, dtype) if is_shared else np.empty_like(host, dtype, order, subok=False)
-    )
+    fresh = empty(host.shape, dtype) if is_shared else np.empty_like(host, dtype, order, subok=False)
     if host.nbytes < LARGE:
         fill(fresh, host)
         return fresh
@@ -262,12 +260,10 @@ def _cast_into_new(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
     """Allocate memory in C order. Large memory is aligned to be shared."""
-    large = math.prod(shape) * dtype.itemsize >= ALIGNED
-    return _allocate_aligned(shape, dtype) if large else np.empty(shape, dtype)
-
-
-def _allocate_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
-    raw = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
+    size = math.prod(shape) * dtype.itemsize
+    if size < ALIGNED:
+        return np.empty(shape, dtype)
+    raw = np.empty(size + ALIGNMENT, np.uint8)
     start = -raw.__array_interface__["data"][0] % ALIGNMENT
     return np.ndarray(shape, dtype, raw, start)
 
@@ -344,17 +340,14 @@ def _may_overflow(host: HostArray, target: np.dtype[Any]) -> bool:
     # Some libraries cast to half precision in two steps, which may round up a value that one step rounds
     # down.
     ways = [np.dtype(np.float32), narrow] if narrow.itemsize < 4 else [narrow]
+    parts = (np.real(host), np.imag(host)) if host.dtype.kind == "c" else (host,)
     with np.errstate(all="ignore"):
-        for part in (np.real(host), np.imag(host)) if host.dtype.kind == "c" else (host,):
-            ends = np.array([part.min(), part.max()])
-            if not np.isfinite(ends).all():
-                finite = part[np.isfinite(part)]
-                ends = np.array([finite.min(), finite.max()]) if finite.size else np.zeros(1)
-            for way in ways:
-                ends = ends.astype(way)
-            if not np.isfinite(ends).all():  # a dtype without infinities has NaN instead
-                return True
-    return False
+        ends = np.array([end for part in parts for end in (part.min(), part.max())])
+        if not np.isfinite(ends).all():
+            ends = finite_extremes(np, host)
+        for way in ways:
+            ends = ends.astype(way)
+        return not np.isfinite(ends).all()  # a dtype without infinities has NaN instead
 
 
 def finite_extremes(xp: ModuleType, x: Array) -> Array:
