@@ -16,7 +16,7 @@ from xbridge._core.dtypes import DTYPES, category, exact_integers, holds_every
 from xbridge._core.literals import LITERALS, NUMBERS, SEQUENCES
 from xbridge._core.protocol import HostArray
 from xbridge._host.advice import is_mistaken, item_error
-from xbridge._host.memory import native_dtype
+from xbridge._host.memory import NATIVE, native_dtype
 from xbridge.errors import (
     Chained,
     DTypeError,
@@ -35,12 +35,6 @@ _MANY = 1 << 16
 _ROWS, _NUMBERS = frozenset((list, tuple)), frozenset(NUMBERS)
 _ALONE = {kind: frozenset((kind,)) for kind in (*NUMBERS, list, tuple)}
 """The set of one type, because to make it takes longer than to look it up."""
-_NAMES = {np.dtype(name): name for name in DTYPES if hasattr(np, name)}
-"""The names of NumPy's own dtypes, in a table because `dtype.name` runs slow Python code."""
-
-
-_NAMES_OF_TYPES = {dtype.type: name for dtype, name in _NAMES.items()}
-"""The dtypes of NumPy's own scalars. Its other types, such as those of times, have several dtypes each."""
 
 
 class Nest(NamedTuple):
@@ -200,21 +194,19 @@ def array_of_scalars(kinds: frozenset[type]) -> Callable[[Sequence[Any]], HostAr
     lost, or if the types do not tell the dtypes.
     """
     weak = kinds.intersection(NUMBERS)
-    names = [_NAMES_OF_TYPES.get(kind, "") for kind in kinds - weak]
-    if "" in names:
-        return _of_one_dtype
+    names = [np.dtype(kind).name for kind in kinds - weak]
     try:
         common = promote(names, [kind() for kind in weak])
     except DTypeError:
         return lambda _: None
     native = native_dtype(common)
+    may_lose = (complex in weak and native.char != "D") or (float in weak and native not in NATIVE)
+    if may_lose or not all(holds_every(name, common) for name in names):
+        return lambda _: None
     limits: dict[type, tuple[float, float]] = {int: exact_integers(common)}
     if float in weak and native.char not in "dD":
         most = float(np.finfo(native).max)
         limits[float] = -most, most
-    may_lose = complex in weak and native.char != "D"
-    if may_lose or not all(holds_every(name, common) for name in names):
-        return lambda _: None
 
     def convert(scalars: Sequence[Any]) -> HostArray | None:
         for x in scalars:
@@ -224,12 +216,6 @@ def array_of_scalars(kinds: frozenset[type]) -> Callable[[Sequence[Any]], HostAr
         return np.array(scalars, native)
 
     return convert
-
-
-def _of_one_dtype(scalars: Sequence[Any]) -> HostArray | None:
-    """Return scalars of one type that is none of NumPy's own, such as one of ml_dtypes; None if planned."""
-    dtype = scalars[0].dtype if len(types_of(scalars)) == 1 else None
-    return np.array(scalars, dtype) if dtype and _dtype_name(dtype) in DTYPES else None
 
 
 def _choose_dtype(nest: Nest, floating: str | None, nearest: Callable[[str], str], *, rounding: bool) -> str:
@@ -276,18 +262,15 @@ def sample(number: HostArray) -> complex:
 
 def promote(names: list[str], weak: list[complex]) -> str:
     """Return the dtype of a list of arrays, as NumPy promotes. Python numbers are weak."""
+    if not DTYPES.keys() >= set(names):
+        raise _no_common_dtype_error(names)
     try:
-        strong = np.result_type(*(native_dtype(name) for name in names if name in DTYPES))
-        if all(name in DTYPES for name in names):
-            stays = category(_dtype_name(strong)) == "float" and not any(isinstance(n, complex) for n in weak)
-            return _dtype_name(strong if stays else np.result_type(strong, *weak))
+        strong = np.result_type(*map(native_dtype, names))
+        if category(strong.name) == "float" and not any(isinstance(n, complex) for n in weak):
+            return strong.name
+        return np.result_type(strong, *weak).name
     except (TypeError, ValueError) as error:
         raise _no_common_dtype_error(names) from error
-    raise _no_common_dtype_error(names)
-
-
-def _dtype_name(dtype: np.dtype[Any]) -> str:
-    return _NAMES.get(dtype) or dtype.name
 
 
 def _no_common_dtype_error(names: list[str]) -> DTypeError:
