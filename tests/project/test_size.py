@@ -12,7 +12,7 @@ import pytest
 LIMITS = {
     "_core": 1_610,
     "_engine": 2_270,
-    "_host": 2_115,
+    "_host": 2_060,
     "_observe": 670,
     "_plan": 1_200,
     "_registry": 775,

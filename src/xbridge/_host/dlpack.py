@@ -30,10 +30,6 @@ _NAMES = {0: "int", 1: "uint", 2: "float", 5: "complex", 6: "bool"}
 _EXTENDED = {(it.dlpack_code, it.bits): name for name, it in DTYPES.items() if it.dlpack_code}
 
 
-class ExportError(UnsupportedArrayError):
-    """An exporter raised in its DLPack methods. It may still export by another protocol."""
-
-
 class _Tensor(ctypes.Structure):
     _fields_: ClassVar = [
         ("data", ctypes.c_void_p),
@@ -92,11 +88,12 @@ def from_dlpack(x: Any, *, fetch: bool, must_share: bool = False) -> tuple[HostA
     """Return a view of an exporter's host memory, and True if it is the exporter's own memory.
 
     The view is writable only if a versioned capsule allows it. With `fetch`, an exporter with device memory
-    is asked for a copy on the host. With `must_share`, no error advises to ask for one.
+    is asked for a copy on the host. With `must_share`, no error advises to ask for one. An error has a cause
+    if the exporter raised, which may still export by another protocol.
     """
 
     def failed(error: Exception) -> XBridgeError:
-        return _export_error(x, f"the export failed with {error!r}", ExportError)
+        return _export_error(x, f"the export failed with {error!r}")
 
     with Chained(failed):
         device, number = map(int, x.__dlpack_device__())
@@ -164,7 +161,7 @@ def _view_memory(x: object, capsule: object, tensor: _Tensor, *, writable: bool)
         layout = MemoryLayout(tensor.data + tensor.byte_offset, shape, strides, size, writable)
         return raw_view(layout, owner=_Borrowed(capsule)).view(dtype)
     except (ValueError, OverflowError) as error:
-        raise _export_error(x, f"its capsule spans no memory of this machine: {error}") from error
+        raise _export_error(x, f"its capsule spans no memory of this machine: {error}") from None
 
 
 def _dtype_name(x: object, tensor: _Tensor) -> str:

@@ -19,13 +19,15 @@ import numpy as np
 from xbridge._core.dtypes import DTYPES, holds_every, is_inexact, keeps_complex
 from xbridge._core.literals import LITERALS, NUMBERS
 from xbridge._core.protocol import HostArray
-from xbridge._host.advice import hint_for_items, hint_for_object
-from xbridge._host.dlpack import ExportError, from_dlpack
+from xbridge._host.advice import hint_for_items, hint_for_object, literal_error
+from xbridge._host.dlpack import from_dlpack
 from xbridge._host.exporters import (
-    Adapter,
     adapter_for,
     columns_of,
+    dtype_of,
+    has_astype,
     has_attribute,
+    is_generic,
     is_of_library,
     name_of,
     names_of,
@@ -54,9 +56,10 @@ from xbridge.errors import (
 _OTHERS = ("__array_interface__", "__cuda_array_interface__", "__array__")
 """The protocols to try if an object has no DLPack, or raises in it."""
 PROTOCOLS = ("__dlpack__", *_OTHERS)
-_Numbers = tuple[HostArray, bool]
 _UNITS = frozenset(("units", "unit"))
 _DIMENSIONLESS = ("", "1", "dimensionless", "unitless", "none")
+_OWN, _UNKNOWN = "dtype is", "dtypes are"
+"""What a message calls the dtype that an object has, and those of a table that does not tell them."""
 _OPAQUE = ("string", "resource", "variant")
 _TOP = max(sys.maxsize, 1 << 32)
 """The end of the address space."""
@@ -96,21 +99,20 @@ def _read_export(
     if all(_get_attribute(x, word) is not None for word in protocol) and not _is_opaque(x):
         try:
             host, shares = from_dlpack(x, fetch=fetch, must_share=must_share)
-        except ExportError as error:
-            if all(_get_attribute(x, protocol) is None for protocol in _OTHERS):
-                refused = UnsupportedArrayError.build(error.action, error.reason, error.hint)
-                raise refused from error.__cause__
+        except UnsupportedArrayError as error:  # one with a cause is of an exporter that raised
+            if error.__cause__ is None or all(_get_attribute(x, word) is None for word in _OTHERS):
+                raise
     if host is None:
         host = _read_otherwise(x, must_share=must_share)
     with chain_export_errors(x):
-        _check_export_of(x, host, dtype)
+        _check_export(x, host, dtype)
     return host, shares
 
 
 def _is_opaque(x: Any) -> bool:
     """Return True if an object has no memory of numbers. TensorFlow ends the process if it is to export."""
     with chain_export_errors(x):
-        return name_of(adapter_for(x).dtype(x)) in _OPAQUE
+        return name_of(dtype_of(x)) in _OPAQUE
 
 
 def _read_otherwise(x: Any, *, must_share: bool) -> HostArray:
@@ -159,18 +161,20 @@ def _get_attribute(x: Any, name: str) -> Any:
         return getattr(x, name, None) if has_attribute(x, name) else None
 
 
-def _check_export_of(x: Any, host: HostArray, dtype: str | None) -> None:
-    """Check an export against the memory of this machine, the dtype and shape of the object, and a cast."""
+def _check_export(x: Any, host: HostArray, dtype: str | None) -> None:
+    """Check an export against the memory of this machine, what the object says of its values, and a cast."""
     if host.dtype.kind not in "biufc" and host.dtype.name not in DTYPES:
         reason = f"it exports {host.dtype}, which is not a numeric dtype"
-        strange = [f"its {label} {word}" for label, word in _announced_columns(x) if word not in DTYPES]
+        said = _dtypes_said(x) if adapter_for(x).table(x) else []
+        strange = [f"its {label} {word}" for label, word in said if word not in DTYPES]
         reason = f"{strange[0]}, and {reason}" if strange else reason
         raise unreadable_error(x, reason, _hint_for_objects(x, host), DTypeError)
     layout = layout_of(host)
     low, high = layout.span()
     if host.size and not 0 < layout.address + low < layout.address + high <= _TOP:
         raise unreadable_error(x, "its memory would be outside of this machine's")
-    check_export(x, host.dtype.name, host.shape)
+    _check_shape(x, host.shape)
+    _check_dtype(x, host.dtype.name)
     _refuse_unit(x)
     missing = sum(map(adapter_for(x).count_missing, columns_of(x)))
     marks = np.count_nonzero(host != host) if missing else 0  # noqa: PLR0124 -- NaN is not itself
@@ -179,6 +183,49 @@ def _check_export_of(x: Any, host: HostArray, dtype: str | None) -> None:
         raise unreadable_error(x, reason, _hint_for_cast(x, "float64"), DTypeError)
     if missing and dtype is not None:  # such as in lists, which are not cast column by column
         _check_column(x, host, dtype)
+
+
+def _check_shape(x: Any, exported: tuple[int, ...]) -> None:
+    shape = _shape(x)
+    if shape is None and getattr(x, "shape", ()) is None:  # no data; an older NumPy makes a zero of it
+        raise unreadable_error(x, f"its shape is None, and it exports {exported}")
+    if shape is not None and exported[: len(shape) or None] != shape:
+        raise unreadable_error(x, f"its shape is {shape}, and it exports {exported}", _hint_for_export(x))
+
+
+def _check_dtype(x: Any, exported: str) -> None:
+    """Raise unless the exported dtype agrees with those that an object says its values have.
+
+    An array that has one dtype exports that dtype. Columns of a table, fields of a struct and values in a
+    wrapper may be promoted to a dtype that has every value of each of them. Integers alone never become
+    floats: such an export marks missing values.
+    """
+    said = _dtypes_said(x)
+    marked = is_inexact(exported) and not any(is_inexact(word) for _, word in said)
+    for label, word in said:
+        if label == _OWN:
+            fits = word not in DTYPES or word == exported
+        elif label == _UNKNOWN:  # a table may have rounded its integers, or marked what is missing
+            fits = not is_inexact(exported)
+        else:
+            fits = not marked and (word == "null" or holds_every(word, exported))
+        if not fits:
+            hint = _hint_for_cast(x, exported)
+            if not hint and label == _OWN and holds_every(word, exported):  # such as one that scales
+                hint = _hint_for_export(x)
+            raise unreadable_error(x, f"its {label} {word}, and it exports {exported}", hint, DTypeError)
+
+
+def _dtypes_said(x: Any) -> list[tuple[str, str]]:
+    """Return a label and a name for each dtype that an object says its values have."""
+    table = adapter_for(x).table(x)
+    if table is not None:
+        return [(f"column {label!r} is", word) for label, it in table for word in names_of(dtype_of(it))]
+    own = dtype_of(x)
+    if own is None:
+        return [(_UNKNOWN, "unknown")] if has_attribute(x, "columns") else []
+    words = names_of(own)
+    return [(_OWN if words == [name_of(own)] else "values are", word) for word in words]
 
 
 def _refuse_unit(x: Any) -> None:
@@ -195,14 +242,11 @@ def _refuse_unit(x: Any) -> None:
 
 def _hint_for_objects(x: Any, host: HostArray) -> str:
     """Return the hint for an export of Python objects: of numbers, some of them missing, or of no numbers."""
-    adapter = adapter_for(x)
-    encoded = adapter.codes_hint(x)
-    if encoded:
-        return encoded
-    if castable_names(x):
+    if _is_castable(x):
         return _hint_for_cast(x, "float64")
+    adapter = adapter_for(x)
     may_lie = has_attribute(x, "__array_interface__")  # about its objects, which are not looked at
-    if (hint := adapter.numbers_hint(x)) or not host.dtype.hasobject or may_lie:
+    if (hint := adapter.hint(x)) or not host.dtype.hasobject or may_lie:
         return hint or ""
     made = hint_for_items(host)
     is_lossy = adapter.table(x) is not None or adapter.count_missing(x)  # rows have NaN for what is missing
@@ -211,58 +255,11 @@ def _hint_for_objects(x: Any, host: HostArray) -> str:
     return made.replace("x.", "numpy.asarray(x).")
 
 
-def check_export(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
-    shape = _shape(x)
-    if shape is None and getattr(x, "shape", ()) is None:  # no data; an older NumPy makes a zero of it
-        raise unreadable_error(x, f"its shape is None, and it exports {exported}")
-    if shape is not None and exported[: len(shape) or None] != shape:
-        raise unreadable_error(x, f"its shape is {shape}, and it exports {exported}", _hint_for_export(x))
-    for label, announced, fits in _check_announced_dtypes(x, dtype):
-        if not fits:
-            reason = f"its {label} {announced}, and it exports {dtype}"
-            hint = _hint_for_cast(x, dtype)
-            if not hint and label == "dtype is" and holds_every(announced, dtype):  # such as one that scales
-                hint = _hint_for_export(x)
-            raise unreadable_error(x, reason, hint, DTypeError)
-
-
-def _check_announced_dtypes(x: Any, exported: str) -> list[tuple[str, str, bool]]:
-    """Return each dtype that `x` announces, with a label, and True if the exported dtype agrees with it.
-
-    An array that has one dtype exports that dtype. Columns of a table, fields of a struct and values in a
-    wrapper may be promoted to a dtype that has every value of each of them. Integers alone never become
-    floats: such an export marks missing values.
-    """
-    parts, adapter = _announced_columns(x), adapter_for(x)
-    if not parts and adapter.table(x) is None:
-        own = adapter.dtype(x)
-        if own is None:  # a table may have rounded its integers, or marked what is missing
-            return [("dtypes are", "unknown", not (is_inexact(exported) and has_attribute(x, "columns")))]
-        word, words = name_of(own), names_of(own)
-        if words == [word]:
-            return [("dtype is", word, word not in DTYPES or word == exported)]
-        parts = [("values are", word) for word in words]
-    marked = is_inexact(exported) and not any(is_inexact(word) for _, word in parts)
-    return [
-        (label, word, (word == "null" or holds_every(word, exported)) and not marked) for label, word in parts
-    ]
-
-
-def _announced_columns(x: Any) -> list[tuple[str, str]]:
-    """Return a label and a dtype name for each kind of values in a table; nothing if `x` is not a table."""
-    adapter = adapter_for(x)
-    return [
-        (f"column {label!r} is", name)
-        for label, column in adapter.table(x) or ()
-        for name in names_of(adapter.dtype(column))
-    ]
-
-
 def _hint_for_cast(x: object, dtype: str) -> str:
     """Return the call that makes the promotion explicit."""
-    if castable_names(x):
+    if _is_castable(x):
         return f"to_numpy(x, dtype={dtype!r})"
-    return adapter_for(x).cast_hint(x, dtype) or ""
+    return f"x.astype({dtype!r})" if has_astype(x) else ""
 
 
 def _hint_for_export(x: object) -> str:
@@ -323,30 +320,17 @@ def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
     return host if host.dtype.hasobject else as_readonly(host.view(np.ndarray))
 
 
-def castable_names(x: Any) -> list[str]:
+def names_in_table(x: Any) -> list[str]:
     """Return the names of the dtypes in a table or column of numbers; nothing for any other object."""
     with chain_export_errors(x):
-        return names_in_table(x) if all(map(adapter_for(x).is_flat, columns_of(x))) else []
-
-
-def names_in_table(x: Any) -> list[str]:
-    """Return the same, also of a table of a library whose columns are not cast one by one."""
-    adapter = adapter_for(x)
-    with chain_export_errors(x):
-        table = adapter.table(x) or ([("", x)] if adapter.is_flat(x) else [])
-        names = {name for _, column in table for name in names_of(adapter.dtype(column))}
+        said = [] if is_generic(x) else _dtypes_said(x)
+    names = {word for _, word in said}
     return sorted(names) if names.issubset(DTYPES) else []
 
 
-def _promote_columns(x: Any) -> HostArray | None:
-    """Return a table that exports objects in the dtype that has all its numbers; None if there is none."""
-    adapter = adapter_for(x)
-    with chain_export_errors(x):
-        columns = _numbers_of(adapter, [column for _, column in adapter.table(x) or ()], "float64")
-    try:
-        return _cast_columns(x, columns, promote(castable_names(x), [])) if columns else None
-    except (DTypeError, UnsupportedArrayError):  # no common dtype, or no cast
-        return None
+def _is_castable(x: Any) -> bool:
+    """Return True if a call that names a floating dtype reads the numbers of a table or column."""
+    return bool(names_in_table(x) and _read_columns(x, "float64"))
 
 
 def _read_numbers(x: Any, dtype: str | None) -> HostArray | None:
@@ -354,42 +338,47 @@ def _read_numbers(x: Any, dtype: str | None) -> HostArray | None:
 
     An object of a class that is derived from the library's exports what its class says.
     """
-    adapter = adapter_for(x)
     is_own = is_of_library(x) and _UNITS.isdisjoint(getattr(x, "__dict__", ()))
-    if is_own and (numbers := adapter.numbers(x, dtype)) is not None:
+    if is_own and (numbers := adapter_for(x).numbers(x, dtype)) is not None:
         host, is_new = numbers
         if dtype is not None:
             _check_column(x, host, dtype)
             if is_new and dtype != host.dtype.name:
                 return astype(host, dtype)
         return host if is_new else as_readonly(host)
-    if dtype is None:
-        return None
-    with chain_export_errors(x):
-        columns = columns_of(x)
-        parts = _numbers_of(adapter, columns, dtype)
-    if not parts or _is_plain(parts, dtype):
+    columns = [] if dtype is None else _read_columns(x, dtype)
+    if not columns or dtype is None or _is_plain(columns, dtype):
         return None
     _refuse_unit(x)
-    made = _cast_columns(x, parts, dtype)
-    return made[:, 0] if columns[0] is x else made
+    made = _cast_columns(x, columns, dtype)
+    return made[:, 0] if len(columns) == 1 and adapter_for(x).table(x) is None else made
 
 
-def _numbers_of(adapter: Adapter, columns: list[Any], dtype: str) -> list[_Numbers]:
-    """Return the numbers of each column of a table; nothing if one has others."""
-    found = [adapter.numbers(column, dtype) for column in columns]
+def _read_columns(x: Any, dtype: str) -> list[tuple[HostArray, bool]]:
+    """Return the numbers of a column, or of each in a table, for a cast; nothing if one has others."""
+    adapter = adapter_for(x)
+    with chain_export_errors(x):
+        found = [adapter.numbers(column, dtype) for column in columns_of(x)]
     numbers = [one for one in found if one is not None]
-    return numbers if len(numbers) == len(columns) else []
+    return numbers if len(numbers) == len(found) else []
 
 
-def _is_plain(columns: list[_Numbers], dtype: str) -> bool:
+def _is_plain(columns: list[tuple[HostArray, bool]], dtype: str) -> bool:
     """Return True if a table exports its numbers as they are, and a cast of them as a whole keeps NaN."""
     (first, *others) = {host.dtype for host, _ in columns}
     is_whole = not others and not any(is_new for _, is_new in columns)
     return is_whole and (is_inexact(dtype) or not is_inexact(first.name))
 
 
-def _cast_columns(x: Any, columns: list[_Numbers], dtype: str) -> HostArray:
+def _promote_columns(x: Any) -> HostArray | None:
+    """Return a table that exports objects in the dtype that has all its numbers; None if there is none."""
+    columns = _read_columns(x, "float64") if adapter_for(x).table(x) else []
+    with suppress(DTypeError, UnsupportedArrayError):  # no common dtype, or no cast
+        return _cast_columns(x, columns, promote(names_in_table(x), [])) if columns else None
+    return None
+
+
+def _cast_columns(x: Any, columns: list[tuple[HostArray, bool]], dtype: str) -> HostArray:
     """Return a table of numbers in a dtype, cast column by column."""
     made = np.empty((len(columns[0][0]), len(columns)), native_dtype(dtype))
     for i, (host, _) in enumerate(columns):
@@ -412,8 +401,7 @@ def _check_column(x: Any, host: HostArray, dtype: str) -> None:
 
 def _from_buffer(x: object) -> HostArray:
     if issubclass(type(x), LITERALS) and not hasattr(type(x), "_fields"):
-        reason, hint = "numbers and lists are not arrays", "asarray(x, backend='numpy')"
-        raise UnsupportedArrayError.build(f"convert {type_of(x)}", reason, hint)
+        raise literal_error(x, "numpy")
     with chain_export_errors(x):
         try:
             view = memoryview(x)  # type: ignore[arg-type] # it raises if `x` is not a buffer

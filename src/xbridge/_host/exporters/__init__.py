@@ -50,18 +50,9 @@ class Adapter:
                 return [(label, SimpleNamespace(dtype=dtype)) for label, dtype in found.items()]
         return None
 
-    def dtype(self, x: Any) -> object:
-        """Return the dtype of an object that is not a table, which Arrow calls its type."""
-        dtype = getattr(x, "dtype", None)
-        return _value_of(x, "type") if dtype is None else dtype
-
     def value_dtypes(self, dtype: Any) -> list[object]:  # noqa: ARG002 -- for other adapters
         """Return the dtypes of the values in a nested or encoded dtype; nothing for any other dtype."""
         return []
-
-    def is_flat(self, column: Any) -> bool:  # noqa: ARG002 -- for other adapters
-        """Return True for a column with one value in a row, whose numbers can be cast."""
-        return False
 
     def count_missing(self, column: Any) -> int:
         """Return the number of missing values, if an export may have numbers in their places."""
@@ -69,18 +60,13 @@ class Adapter:
         count = getattr(column, "null_count", 0) if hasattr(type(column), "null_count") else 0
         return count if isinstance(count, int) else 0
 
-    def cast_hint(self, x: Any, dtype: str) -> str | None:
-        """Return the call that casts all values to `dtype`, if the object has one itself."""
-        return f"x.astype({dtype!r})" if _has_astype(x) else None
+    def hint(self, x: Any) -> str | None:
+        """Return the call that gives numbers of an object with other values; None if there is none.
 
-    def numbers_hint(self, x: Any) -> str | None:  # noqa: ARG002 -- for other adapters
-        """Return the call that selects the numbers of a table, or in rows of lists; None if there is none."""
-        return None
-
-    def codes_hint(self, x: Any) -> str | None:
-        """Return the call that gives the integers of time values; None for other values."""
-        is_time = str(self.dtype(x)).startswith(("datetime64", "timedelta64"))
-        return "x.astype('int64')" if is_time and _has_astype(x) else None
+        Those are the columns of numbers in a table, or the integers that stand for times or categories.
+        """
+        is_time = str(dtype_of(x)).startswith(("datetime64", "timedelta64"))
+        return "x.astype('int64')" if is_time and has_astype(x) else None
 
 
 _GENERIC = Adapter()
@@ -93,6 +79,11 @@ def adapter_for(x: object) -> Adapter:
         if root in INDEX:
             return _adapter_of(root)
     return _GENERIC
+
+
+def is_generic(x: object) -> bool:
+    """Return True for an object that is neither of a library with an adapter nor a table."""
+    return adapter_for(x) is _GENERIC and _GENERIC.table(x) is None
 
 
 def is_of_library(x: object) -> bool:
@@ -111,6 +102,12 @@ def columns_of(x: object) -> list[Any]:
     adapter = adapter_for(x)
     table = None if adapter is _GENERIC else adapter.table(x)
     return [x] if table is None else [column for _, column in table]
+
+
+def dtype_of(x: Any) -> object:
+    """Return the dtype of an object that is not a table, which Arrow calls its type; None if it has none."""
+    dtype = getattr(x, "dtype", None)
+    return _value_of(x, "type") if dtype is None else dtype
 
 
 def name_of(dtype: object) -> str:
@@ -156,5 +153,5 @@ def _value_of(x: Any, name: str) -> Any:
     return found() if callable(found) and not isinstance(found, type) else found
 
 
-def _has_astype(x: object) -> bool:
+def has_astype(x: object) -> bool:
     return any("astype" in vars(base) for base in type(x).__mro__)

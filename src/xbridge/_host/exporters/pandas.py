@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.extensions import ExtensionArray, ExtensionDtype
 
-from xbridge._core.dtypes import DTYPES, holds_every, is_inexact, keeps_complex
+from xbridge._core.dtypes import DTYPES, holds_every, is_inexact
 from xbridge._core.protocol import HostArray
 from xbridge._host.exporters import Adapter, adapter_for, hint_for_labels, names_of
 from xbridge._host.memory import NATIVE, native_dtype
@@ -67,11 +67,6 @@ class _PandasAdapter(Adapter):
             return [dtype.pyarrow_dtype]
         return [dtype.subtype] if isinstance(dtype, pd.SparseDtype) else []
 
-    def is_flat(self, column: Any) -> bool:
-        if not isinstance(column, _COLUMNS):
-            return False
-        return not isinstance(column.dtype, pd.ArrowDtype) or column.dtype.type not in (list, dict)
-
     def count_missing(self, column: Any) -> int:
         """Return the number of missing values, if a dtype of pandas' own may hide some in an export.
 
@@ -86,24 +81,26 @@ class _PandasAdapter(Adapter):
         values = values.__arrow_array__()
         return adapter_for(values).count_missing(values)
 
-    def numbers_hint(self, x: Any) -> str | None:
-        if not isinstance(x, pd.DataFrame) or not x.columns.is_unique:
-            return None
-        numbers = {label: column for label, column in x.items() if column.dtype.kind in "biuf"}
-        hint = hint_for_labels("x[{}]", [*numbers])
-        if not hint or not all(isinstance(label, (str, int)) for label in numbers):
-            return None
-        if _have_common_dtype([*numbers.values()]):
-            return hint
-        return f"{hint}.astype(float)" if all(map(_are_floats, numbers.values())) else None
-
-    def codes_hint(self, x: Any) -> str | None:
-        dtype = getattr(x, "dtype", None)
-        hint = "x.astype('int64')" if isinstance(dtype, pd.PeriodDtype) else super().codes_hint(x)
-        if isinstance(dtype, pd.CategoricalDtype):
+    def hint(self, x: Any) -> str | None:
+        if isinstance(x, pd.DataFrame):
+            return _hint_for_frame(x)
+        hint, dtype = super().hint(x), getattr(x, "dtype", None)
+        if isinstance(dtype, pd.PeriodDtype):
+            hint = "x.astype('int64')"
+        elif isinstance(dtype, pd.CategoricalDtype):
             hint = "x.cat.codes" if isinstance(x, pd.Series) else "x.codes"
         # A missing time is stored as the lowest integer, and the code of a missing category is -1.
         return hint.replace("x.", "x.dropna().") if hint and x.isna().any() else hint
+
+
+def _hint_for_frame(x: pd.DataFrame) -> str | None:
+    numbers = {label: column for label, column in x.items() if column.dtype.kind in "biuf"}
+    hint = hint_for_labels("x[{}]", [*numbers])
+    if not (hint and x.columns.is_unique and all(isinstance(label, (str, int)) for label in numbers)):
+        return None
+    if _have_common_dtype([*numbers.values()]):
+        return hint
+    return f"{hint}.astype(float)" if all(map(_are_floats, numbers.values())) else None
 
 
 def _have_common_dtype(columns: list[Any]) -> bool:
@@ -145,22 +142,20 @@ def _native_of(dtype: Any) -> Any:
 
 
 def _find_dtype(parts: list[Any], dtype: str | None, *, has_gaps: bool) -> np.dtype[Any] | None:
-    """Return the dtype to which pandas casts arrays of numbers without losing parts or NaN; None if none."""
+    """Return the dtype to which pandas casts numbers without losing parts or NaN; None if none is known."""
+    own: np.dtype[Any]
     own, *others = {_native_of(part.dtype) for part in parts}
     if not others and (not has_gaps or own.kind == "f"):
-        found: np.dtype[Any] = own
-        return found
+        return own
     if dtype is None:
         return None
     target = native_dtype(dtype)
     if not others:
         return target if is_inexact(dtype) and target in NATIVE else np.dtype(float)
-    kinds = [(_native_of(part.dtype).kind, part) for part in parts]
+    has_nan = has_gaps or any(part.dtype.kind == "f" and np.isnan(part).any() for part in parts)
     # A missing value overwrites both parts of a complex number that is NaN.
-    drops_parts = any(kind == "c" for kind, _ in kinds) and (has_gaps or not keeps_complex(dtype))
-    has_nan = has_gaps or any(kind in "fc" and np.isnan(part).any() for kind, part in kinds)
-    loses_nan = has_nan and not is_inexact(dtype)
-    return None if drops_parts or loses_nan or target not in NATIVE else target
+    keeps_all = not any(part.dtype.kind == "c" for part in parts) and (is_inexact(dtype) or not has_nan)
+    return target if keeps_all and target in NATIVE else None
 
 
 adapter = _PandasAdapter()

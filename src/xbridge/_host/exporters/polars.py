@@ -40,22 +40,17 @@ class _PolarsAdapter(Adapter):
             return [field.dtype for field in dtype.fields]
         return [dtype.categories.dtype] if isinstance(dtype, pl.Enum) else []
 
-    def is_flat(self, column: Any) -> bool:
-        return isinstance(column, pl.Series) and not column.dtype.is_nested()
-
     def count_missing(self, column: Any) -> int:
         """Return the number of nulls in a series, also those in lists and structs."""
         return _count_nulls(column) if isinstance(column, pl.Series) else 0
 
-    def numbers_hint(self, x: Any) -> str | None:
-        if not isinstance(x, pl.DataFrame):
-            return None
-        names = [name for name, kind in x.schema.items() if kind.is_numeric() or kind == pl.Boolean]
-        return hint_for_labels("x.select({})", names)
-
-    def codes_hint(self, x: Any) -> str | None:
-        kind = x.dtype if isinstance(x, pl.Series) else pl.Null()
-        if not (kind.is_temporal() or kind in (pl.Categorical, pl.Enum)):
+    def hint(self, x: Any) -> str | None:
+        if isinstance(x, pl.DataFrame):
+            return hint_for_labels(
+                "x.select({})", [name for name, own in x.schema.items() if own in _NUMBERS]
+            )
+        own = x.dtype if isinstance(x, pl.Series) else pl.Null()
+        if not (own.is_temporal() or own in (pl.Categorical, pl.Enum)):
             return None
         return "x.drop_nulls().to_physical()" if x.null_count() else "x.to_physical()"
 

@@ -52,30 +52,26 @@ class _ArrowAdapter(Adapter):
             return [dtype.field(i).type for i in range(dtype.num_fields)]
         return [dtype.value_type] if isinstance(dtype, (pa.DictionaryType, *_NESTED)) else []
 
-    def is_flat(self, column: Any) -> bool:
-        return isinstance(column, _COLUMNS) and not isinstance(column.type, (pa.StructType, *_NESTED))
-
     def count_missing(self, column: Any) -> int:
         """Return the number of nulls, also those in what encodes them or is nested."""
         return _count_nulls(column) if isinstance(column, _COLUMNS) else 0
 
-    def codes_hint(self, x: Any) -> str | None:
-        """Return the indices of a dictionary, or the cast of times to the integers that store them."""
-        if isinstance(x, pa.DictionaryArray):
-            return "x.drop_null().indices" if x.null_count else "x.indices"
-        if not isinstance(x, _COLUMNS) or not pa.types.is_temporal(x.type) or x.type.bit_width > 64:
+    def hint(self, x: Any) -> str | None:
+        """Return columns, rows of lists of one length, indices of a dictionary, or the storage of times."""
+        if isinstance(x, _TABLES):
+            names = [field.name for field in x.schema if field.type in _NUMBERS]
+            return hint_for_labels("x.select({})", names)
+        if not isinstance(x, _COLUMNS):
             return None
         there = "x.drop_null()" if x.null_count else "x"
-        return f"{there}.cast('int{x.type.bit_width}')"
-
-    def numbers_hint(self, x: Any) -> str | None:
-        """Return the columns of numbers of a table, or the numbers in lists of one length as rows."""
+        if isinstance(x, pa.DictionaryArray):
+            return f"{there}.indices"
+        if pa.types.is_temporal(x.type) and x.type.bit_width <= 64:
+            return f"{there}.cast('int{x.type.bit_width}')"
         is_whole = isinstance(x, pa.FixedSizeListArray) and not self.count_missing(x)
         if is_whole and x.type.value_type in _NUMBERS:
             return f"numpy.asarray(x.flatten()).reshape({len(x)}, {x.type.list_size})"
-        if not isinstance(x, _TABLES):
-            return None
-        return hint_for_labels("x.select({})", [field.name for field in x.schema if field.type in _NUMBERS])
+        return None
 
 
 def _count_nulls(x: Any) -> int:
