@@ -37,7 +37,7 @@ from xbridge._transfer.threads import (
     start_worker,
 )
 from xbridge.errors import OptionError, XBridgeError, shown, type_of
-from xbridge.tree.arrays import TreeArrays, flatten
+from xbridge.tree.arrays import TreeArrays, flatten_batch
 from xbridge.tree.leaf import Leaves, leaf_converter
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def transfer(  # noqa: PLR0913 -- options, by keyword
     target, place = resolve_destination(backend, options)
     future: Future[Any] = Future()
     try:
-        batch = flatten(tree, leaves, alone=True)
+        batch = flatten_batch(tree, leaves)
         convert = leaf_converter(target, options, leaves)
         arrays = batch.leaves
         if can_leave(arrays):
@@ -345,7 +345,7 @@ def _prefetch_batches(
     batches, home, process, waits = iter(iterable), get_ident(), getpid(), True
     target, place = resolve_destination(name, options)
     convert_there = in_thread(leaf_converter(target, options, leaves), [(target, place)])
-    read = partial(flatten, chosen=leaves, alone=True)
+    read = partial(flatten_batch, chosen=leaves)
     loading, load = copy_context(), partial(_load_next, batches, convert_there, target, read)
     convert_loaded = attribute_calls(by, _convert_loaded)
     queue: deque[Future[list[Any]]] = deque()

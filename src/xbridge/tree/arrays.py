@@ -1,8 +1,9 @@
-"""The arrays of a tree: flatten it, convert them all in one call, and put the results in their places.
+"""Flatten a tree into its leaves, and build a tree of the same form from others.
 
-A tree is copied while it is walked. An array is converted at once if a cached call knows how, or entered with
-its place: a list or a dict of the copy, and an index or a key. The results are put there later, and then the
-containers that are neither lists nor dicts are built, the inner ones first.
+A tree is copied while it is walked. The first leaves are converted at once if a cached call knows how. Each
+other one is entered once, and with all of its places: a list or a dict of the copy, and an index or a key
+there. The results are put there later, and then the containers that are neither lists nor dicts are built,
+the inner ones first.
 """
 
 from __future__ import annotations
@@ -16,28 +17,25 @@ from xbridge._core.tracing import none_in_traces
 from xbridge._host.advice import aim, hint_for_object
 from xbridge._host.importers import is_exporter
 from xbridge._registry.call_cache import cache_version, cached, decline, store, unchanged
-from xbridge._registry.registry import are_arrays, backend_for, by_type, get
+from xbridge._registry.registry import are_arrays, by_type, get
 from xbridge.errors import (
     Chained,
     OptionError,
     UnsupportedArrayError,
     XBridgeError,
+    shown,
     type_of,
     with_article,
 )
 from xbridge.tree.containers import PLAIN, Container, find_container
-from xbridge.tree.leaf import ARRAYS, PLAIN_TYPES, converter_finder, is_movable, is_text, leaf_converter
+from xbridge.tree.leaf import PLAIN_TYPES, Leaves, converter_finder, leaf_converter
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from xbridge._core.protocol import Array, ArrayFn, Backend
+    from xbridge._core.protocol import ArrayFn, Backend
     from xbridge._engine.repeat import Convert
     from xbridge._plan.options import CallOptions
-    from xbridge.tree.leaf import Leaves
-
-
-LeafFn: TypeAlias = Callable[[Any], Any]
 
 Leaf: TypeAlias = Any
 """An object that is not flattened."""
@@ -49,175 +47,83 @@ Kind: TypeAlias = "Container | Convert"
 """What objects of a type are in a tree: containers, or leaves that a function converts. It is `unchanged` for
 leaves that stay as they are. If it returns None, the leaf is converted together with others."""
 
-_Place: TypeAlias = "tuple[Any, Any, Leaf]"
-"""Where a leaf is that is still to be converted: the list or dict of the copy that holds it, its index or key
-there; and the leaf."""
+_Place: TypeAlias = "tuple[Any, Any, int]"
+"""Where a leaf is that is still to be converted: a list or dict of the copy, an index or key there, and the
+number of the leaf."""
 
 _Opened: TypeAlias = "tuple[Any, Any, Container, Any, Any, Any]"
 """A container with such leaves: the list or dict of the copy that holds it, its index or key there, its
 class, the object, its form, and a list of its children or a copy of the dict that it is."""
 
-_Walk: TypeAlias = "tuple[list[_Place], list[_Opened], dict[int, tuple[Leaf, Any]], dict[type, Kind]]"
-"""What is known of one tree: the leaves that are still to be converted, the containers of these, the inner
-ones first, the leaves that were converted by their identity, and types that may be other in another tree."""
+_Walk: TypeAlias = (
+    "tuple[list[Leaf], list[Any], list[_Place], list[_Opened], dict[int, int], dict[type, Kind]]"
+)
+"""What is known of one tree: the fields of `TreeArrays` but the first, the number of each leaf by its
+identity, and types that may be other in another tree."""
 
 _FEW = 16
-"""The most children of a small container. In a larger one, it is faster to convert all leaves together."""
+"""The most leaves that are converted at once. To convert more together is faster."""
 
 
 class Kinds:
     """What objects of each type are in all trees of a call. Types are entered when they are met.
 
-    `converter_of` finds the function that converts leaves of a type at once. In small containers they are,
-    until one has to be converted together with others.
+    `converter_of` finds the function that converts leaves of a type at once.
     """
 
     def __init__(self, chosen: Leaves, converter_of: Callable[[type], Convert] = lambda _: decline) -> None:
         self.known: dict[type, Kind] = {**PLAIN}
         self._chosen, self._converter_of = chosen, converter_of
 
-    def find(self, x: Any, others: dict[type, Kind]) -> Kind:
+    def find(self, x: object, others: dict[type, Kind]) -> Kind:
         """Look up what an object of a new type is. Enter it, in `others` if other trees may differ."""
-        cls, chosen = type(x), self._chosen
+        cls = type(x)
         if cls in others:
             return others[cls]
-        is_constant = cls in PLAIN_TYPES or cls in by_type
-        kind: Kind | None = find_container(x)
-        if kind is None:
-            is_array = chosen.take(cls)
-            if not (is_array or is_constant or backend_for(cls)):
-                is_array = (chosen.movables and is_movable(x)) or (
-                    chosen.exporters is not False and is_exporter(x)
-                )
-            kind = self._converter_of(cls) if is_array else unchanged
-        (self.known if is_constant else others)[cls] = kind
+        kind = find_container(x) or (self._converter_of(cls) if self._chosen.take(x) else unchanged)
+        (self.known if cls in PLAIN_TYPES or cls in by_type else others)[cls] = kind
         return kind
-
-    def refresh(self, cls: type) -> None:
-        """Look up again how leaves of a type are converted: a plan may have cached a better function."""
-        if cls in self.known:
-            self.known[cls] = self._converter_of(cls)
-
-
-def _walk(tree: Tree, kinds: Kinds) -> tuple[list[Tree], list[_Place], list[_Opened]]:
-    """Copy a tree, and convert leaves where that is done at once.
-
-    Return a list of the copy, the leaves that are still to be converted, and the containers of these.
-    """
-    root: list[Tree] = [tree]
-    places: list[_Place] = []
-    opened: list[_Opened] = []
-    others: dict[type, Kind] = {}
-    kind = kinds.known.get(type(tree)) or kinds.find(tree, others)
-    if isinstance(kind, Container):
-        try:
-            _open(tree, kind, root, 0, kinds, (places, opened, {}, others))
-        except RecursionError:
-            raise _endless_error() from None
-    elif kind is not unchanged:
-        root[0] = kind(tree)
-        if root[0] is None:
-            places.append((root, 0, tree))
-    return root, places, opened
-
-
-def _open(  # noqa: C901 -- a call for each leaf would take as long as its conversion
-    x: Any,
-    container: Container,
-    parent: Any,
-    at: Any,
-    kinds: Kinds,
-    walk: _Walk,
-    at_once: bool = True,  # noqa: FBT001, FBT002 -- by position, because a keyword takes longer
-) -> None:
-    """Put a copy of a container into its place, with converted leaves and copies of the containers in it."""
-    places, opened, done, others = walk
-    known, before = kinds.known, len(places)
-    cls = type(x)
-    children: Any
-    if cls is dict or cls is list:
-        form = children = x.copy()  # another thread may change the tree meanwhile
-    elif cls is tuple:
-        form, children = x, [*x]
-    else:
-        children, form = _flatten(container, x)
-    if at_once and len(children) > _FEW:
-        at_once = False
-    for i, child in children.items() if cls is dict else enumerate(children):
-        cls = type(child)
-        kind = known[cls] if cls in known else kinds.find(child, others)
-        if kind is unchanged:
-            continue
-        if isinstance(kind, Container):
-            _open(child, kind, children, i, kinds, walk, at_once)
-            continue
-        name = id(child)
-        if name in done and cls not in NUMBERS:
-            children[i] = done[name][1]
-            continue
-        if at_once and not places:
-            y = kind(child)
-            if y is not None:
-                done[name] = child, y  # nothing else gets this identity while the leaf is kept
-                children[i] = y
-                continue
-            kinds.refresh(cls)
-        places.append((children, i, child))
-    if len(places) > before:
-        opened.append((parent, at, container, x, form, children))
-    else:
-        parent[at] = children if form is children else _build(container, form, children)
-
-
-def _build(container: Container, form: Any, children: Any) -> Any:
-    """Return a container with new children, which are a copy already if it is a dict or a list."""
-    if container.cls is tuple:
-        return tuple(children)
-    if form is children:
-        return children
-    with _chain_class_errors("build", container.cls):
-        return container.unflatten(form, children)
 
 
 class TreeArrays(NamedTuple):
-    """A tree as it was when it was flattened, and the arrays in it, which can be converted once."""
+    """A tree as it was when it was flattened, and the leaves in it, which can be converted once."""
 
     root: list[Tree]
     """A list of the copy of the tree."""
+    leaves: list[Leaf]
+    """The leaves to convert, each once: arrays, also of text, and numbers as values."""
+    done: list[Any]
+    """The results for the first of them, which were converted at once."""
     places: list[_Place]
     opened: list[_Opened]
+    """The inner ones first."""
     alone: bool = False
     """True if the tree is a leaf that is treated as an array. Errors then name no path."""
 
-    @property
-    def leaves(self) -> list[Leaf]:
-        """The leaves that are still to be converted, in order: arrays, also of text."""
-        return [x for _, _, x in self.places]
-
-    @property
-    def arrays(self) -> list[Array]:
-        """The arrays that hold numbers, in order, each once."""
-        return [x for x in {id(x): x for x in self.leaves}.values() if not is_text(x)]
-
     def map(self, convert: ArrayFn) -> Tree:
-        """Return a tree of the same form with converted leaves.
+        """Return a tree of the same form with converted leaves, all of which `convert` takes in one call.
 
-        `convert` is called once, with each array once. An error names the path to the leaf at which it was
-        raised.
+        An error names the path to the leaf at which it was raised.
         """
-        ys = self._convert(convert) if self.places else []
-        for (children, at, _), y in zip(self.places, ys, strict=True):
-            children[at] = y
+        left = self.leaves[len(self.done) :]
+        try:
+            ys = [*self.done, *convert(left)] if left else []
+        except XBridgeError as error:
+            if self.alone or error.index is None:
+                raise
+            raise error.at(self.path(len(self.done) + error.index)) from error
+        for children, at, i in self.places:
+            children[at] = ys[i]
         for parent, at, container, _, form, children in self.opened:
             parent[at] = _build(container, form, children)
         return self.root[0]
 
-    def each(self, fn: LeafFn, xs: list[Leaf]) -> list[Any]:
+    def each(self, fn: Callable[[Leaf], Any], xs: list[Leaf]) -> list[Any]:
         """Call a function with each leaf. An exception gets a note of the path to the leaf."""
         done: list[Any] = []
 
         def note(error: Exception) -> Exception:
-            error.add_note(f"at {self._name_of(xs[len(done)])}")
+            error.add_note(f"at {self.path(len(done))}")
             return error
 
         try:
@@ -229,54 +135,146 @@ class TreeArrays(NamedTuple):
             raise
         return done
 
-    def _convert(self, convert: ArrayFn) -> list[Any]:
-        """Convert each distinct leaf once; return the results of all."""
-        xs, keys = self.leaves, []
-        if len(set(map(id, xs))) < len(xs):
-            keys = [-i if type(x) in NUMBERS else id(x) for i, x in enumerate(xs, 1)]  # numbers are values
-            xs = [*dict(zip(keys, xs, strict=True)).values()]
+    def path(self, leaf: int) -> str:
+        """Return the path to the first place of a leaf, as Python writes it."""
+        path = ""
+        children, at = next((children, at) for children, at, i in self.places if i == leaf)
+        while children is not self.root:
+            parent, place, container, x, form, _ = next(one for one in self.opened if one[-1] is children)
+            path = _label(container, x, form, children, at) + path
+            children, at = parent, place
+        return f"tree{path}"
+
+
+def flatten(tree: Tree, kinds: Kinds, *, alone: bool = False) -> TreeArrays:
+    """Flatten any container, or a leaf."""
+    return TreeArrays(*_walk(tree, kinds), alone)
+
+
+def _walk(tree: Tree, kinds: Kinds) -> tuple[list[Tree], list[Leaf], list[Any], list[_Place], list[_Opened]]:
+    """Copy a tree, and convert leaves where that is done at once. Return the fields of `TreeArrays`."""
+    root: list[Tree] = [tree]
+    leaves: list[Leaf] = []
+    done: list[Any] = []
+    places: list[_Place] = []
+    opened: list[_Opened] = []
+    kind = kinds.known.get(type(tree)) or kinds.find(tree, {})
+    if isinstance(kind, Container):
         try:
-            ys = convert(xs)
-        except XBridgeError as error:
-            if self.alone or error.index is None:
-                raise
-            raise error.at(self._name_of(xs[error.index])) from error
-        done = dict(zip(dict.fromkeys(keys), ys, strict=True)) if keys else {}
-        return [done[key] for key in keys] if keys else ys
-
-    def _name_of(self, leaf: Any) -> str:
-        """Return the path to the first occurrence of a leaf, as Python writes it."""
-        return next(self.path(children, at) for children, at, x in self.places if x is leaf)
-
-    def path(self, children: Any, at: Any) -> str:
-        """Return the path to a place."""
-        if children is self.root:
-            return "tree"
-        parent, place, container, x, form, _ = next(one for one in self.opened if one[-1] is children)
-        index: int = at
-        if type(children) is dict:  # whose keys may compare to arrays
-            index = next(i for i, key in enumerate(children) if key is at)
-        return self.path(parent, place) + _paths(container, x, form, len(children))[index]
+            _open(tree, kind, root, 0, kinds, (leaves, done, places, opened, {}, {}))
+        except RecursionError:
+            raise _endless_error() from None
+    elif kind is not unchanged:
+        root[0] = kind(tree)
+        if root[0] is None:
+            leaves.append(tree)
+            places.append((root, 0, 0))
+    return root, leaves, done, places, opened
 
 
-def flatten(tree: Tree, chosen: Leaves = ARRAYS, *, alone: bool = False) -> TreeArrays:
-    """Flatten any container, or a leaf.
+def flatten_batch(tree: Tree, chosen: Leaves) -> TreeArrays:
+    """Flatten a batch of a transfer, in which a single leaf is an array, unless it is text or a number.
 
-    With `alone`, a tree that is a single leaf is treated as an array, unless it is text or a number.
+    In a container, an exporter is an error if the call does not say what to do with it.
     """
-    kinds = Kinds(chosen)
-    alone = alone and type(tree) not in PLAIN_TYPES and find_container(tree) is None
+    kinds, alone = Kinds(chosen), type(tree) not in PLAIN_TYPES and find_container(tree) is None
     if alone and chosen.only is None:
         kinds.known[type(tree)] = decline
-    batch = TreeArrays(*_walk(tree, kinds), alone)
+    batch = flatten(tree, kinds, alone=alone)
     if chosen.exporters is None and not alone:
-        first = {type(x): (children, at, x) for children, at, x in reversed(batch.places)}
-        for children, at, x in first.values():
-            if not (chosen.take(type(x)) or (chosen.movables and is_movable(x))):
-                action = f"convert a batch with {type_of(x)} at {batch.path(children, at)}"
+        first = {type(x): i for i, x in reversed([*enumerate(batch.leaves)])}
+        for i in first.values():
+            x = batch.leaves[i]
+            if not chosen._replace(exporters=False).take(x):
+                action = f"convert a batch with {type_of(x)} at {batch.path(i)}"
                 reason = "it exports its memory, and the call does not say whether to convert it"
                 raise UnsupportedArrayError.build(action, reason, "exporters=True, or exporters=False")
     return batch
+
+
+def _open(  # noqa: C901, PLR0912 -- a call for each leaf would take as long as its conversion
+    x: Any, container: Container, parent: Any, place: Any, kinds: Kinds, walk: _Walk
+) -> None:
+    """Put a copy of a container into its place, with converted leaves and copies of the containers in it."""
+    leaves, done, places, opened, seen, others = walk
+    known, before = kinds.known, len(places)
+    cls = type(x)
+    children: Any
+    if cls is dict or cls is list:
+        form = children = x.copy()  # another thread may change the tree meanwhile
+    elif cls is tuple:
+        form, children = x, [*x]
+    else:
+        with _chain_class_errors("flatten", cls):
+            children, form = container.flatten(x)
+            children = [*children]
+    for at, child in children.items() if cls is dict else enumerate(children):
+        cls = type(child)
+        kind = known.get(cls) or kinds.find(child, others)
+        if kind is unchanged:
+            continue
+        if isinstance(kind, Container):
+            _open(child, kind, children, at, kinds, walk)
+            continue
+        key = id(child)
+        if key in seen and cls not in NUMBERS:
+            i = seen[key]
+            if i < len(done):
+                children[at] = done[i]
+                continue
+        else:
+            seen[key] = i = len(leaves)
+            leaves.append(child)
+            if i < _FEW and i == len(done):
+                y = kind(child)
+                if y is not None:
+                    done.append(y)
+                    children[at] = y
+                    continue
+                known.pop(cls, None)  # for the next call, a plan may cache a better converter
+        places.append((children, at, i))
+    if len(places) > before:
+        opened.append((parent, place, container, x, form, children))
+    else:
+        parent[place] = _build(container, form, children)
+
+
+def _build(container: Container, form: Any, children: Any) -> Any:
+    """Return a container with new children, which are a copy already if it is a dict or a list."""
+    if form is children:
+        return children
+    if container.cls is tuple:
+        return tuple(children)
+    with _chain_class_errors("build", container.cls):
+        return container.unflatten(form, children)
+
+
+def _label(container: Container, x: Any, form: Any, children: Any, at: Any) -> str:
+    """Return how Python gets a child of a container, or the index of the child if the class does not say."""
+    with suppress(XBridgeError), _chain_class_errors("name the parts of", container.cls):
+        if container.cls in PLAIN:
+            return f"[{at!r}]"
+        paths = container.paths(x, form)
+        if len(paths) == len(children):
+            return str(paths[at])
+    return f"[<flat index {shown(at)}>]"
+
+
+def _chain_class_errors(verb: str, cls: type) -> Chained:
+    """Turn exceptions of a container class into an `UnsupportedArrayError`."""
+
+    def failed(error: Exception) -> XBridgeError:
+        if isinstance(error, RecursionError):
+            return _endless_error()
+        action = f"{verb} {with_article(cls.__name__)}"
+        return UnsupportedArrayError.build(action, f"its class failed with {error!r}")
+
+    return Chained(failed)
+
+
+def _endless_error() -> OptionError:
+    reason = "it contains itself, or is nested too deep for Python's stack"
+    return OptionError.build("walk this tree", reason)
 
 
 def refuse_leaf(
@@ -312,40 +310,9 @@ def cache_tree(target: str | ModuleType, options: CallOptions, leaves: Leaves) -
     kinds = Kinds(leaves, converter_finder(backend, options))
 
     def convert_tree(tree: Tree) -> Tree | None:
-        root, places, opened = _walk(tree, kinds)
+        root, leaves, done, places, opened = _walk(tree, kinds)
         if places:
-            return TreeArrays(root, places, opened).map(convert)
+            return TreeArrays(root, leaves, done, places, opened).map(convert)
         return None if root[0] is tree and not are_arrays(type(tree)) else root[0]
 
     store(key, version, convert_tree)
-
-
-def _chain_class_errors(verb: str, cls: type) -> Chained:
-    """Turn exceptions of a container class into an `UnsupportedArrayError`."""
-
-    def failed(error: Exception) -> XBridgeError:
-        if isinstance(error, RecursionError):
-            return _endless_error()
-        action = f"{verb} {with_article(cls.__name__)}"
-        return UnsupportedArrayError.build(action, f"its class failed with {error!r}")
-
-    return Chained(failed)
-
-
-def _paths(container: Container, x: Any, form: Any, count: int) -> list[str]:
-    """Return the paths to the children of a container, or their indices if the class gives no paths."""
-    paths: list[str] = []
-    with suppress(XBridgeError), _chain_class_errors("name the parts of", container.cls):
-        paths = container.paths(x, form)
-    return paths if len(paths) == count else [f"[<flat index {i}>]" for i in range(count)]
-
-
-def _endless_error() -> OptionError:
-    reason = "it contains itself, or is nested too deep for Python's stack"
-    return OptionError.build("walk this tree", reason)
-
-
-def _flatten(container: Container, x: Any) -> tuple[list[Any], Any]:
-    with _chain_class_errors("flatten", container.cls):
-        children, form = container.flatten(x)
-        return list(children), form

@@ -83,25 +83,20 @@ def _find_unregistered(cls: type) -> Container | None:
 
     A class with another base in C is a leaf, because such a base may hold more than attributes show.
     """
+    if is_packed_sequence(cls):
+        return Container(cls, lambda x: ([x.data], x), _unflatten_packed, lambda *_: [".data"])
     bases = (of for of in cls.__mro__ if of in _BASES or type(vars(of).get("__new__")) is BuiltinFunctionType)
     base = next(bases)
     if base not in _BASES or issubclass(cls, (Enum, _get_loaded("torch.nn", "Module"))):
         return None
-    names = _field_names(cls)
-    if base is object and not names:
-        return None
-    if is_packed_sequence(cls):
-        return Container(cls, lambda x: ([x.data], x), _unflatten_packed, lambda *_: [".data"])
-    found = _Unregistered(cls, base, names)
-    return Container(cls, found.flatten, found.unflatten, found.paths)
-
-
-def _field_names(cls: type) -> tuple[str, ...]:
     names: list[str] = ["data"] if issubclass(cls, (UserDict, UserList)) else []
     if _class_attribute(cls, "__dataclass_fields__"):
         names += [field.name for field in fields(cast("Any", cls))]
     names += [field.name for field in _class_attribute(cls, "__attrs_attrs__")]
-    return tuple(dict.fromkeys(names))
+    if base is object and not names:
+        return None
+    found = _Unregistered(cls, base, tuple(dict.fromkeys(names)))
+    return Container(cls, found.flatten, found.unflatten, found.paths)
 
 
 def _class_attribute(cls: type, name: str, default: Any = ()) -> Any:
@@ -113,9 +108,7 @@ class _Unregistered:
     """The functions of a class that is not registered, with a builtin base and the names of its fields."""
 
     def __init__(self, cls: type, base: Any, fields: Collection[str]) -> None:
-        self._cls, self._fields = cls, fields
-        self._base: Any = base
-        self._is_dict = issubclass(base, dict)
+        self._cls, self._base, self._fields = cls, base, fields
         self._slots = {
             name: it
             for of in reversed(cls.__mro__)
@@ -127,21 +120,18 @@ class _Unregistered:
 
     def flatten(self, x: Any) -> tuple[list[Any], Structure]:
         """Return the items, then the fields that are set."""
-        base = self._base
-        has_items = self._base is not object
-        items = list(base.values(x) if self._is_dict else base.__iter__(x)) if has_items else []
-        keys = list(base.keys(x)) if self._is_dict else range(len(items))
+        base, is_dict = self._base, issubclass(self._base, dict)
+        items = [] if base is object else list(base.values(x) if is_dict else base.__iter__(x))
+        keys = list(base.keys(x)) if is_dict else range(len(items))
         attributes = self._read_attributes(x)
         fields = [name for name in self._fields if name in attributes]
-        children = [*items, *map(attributes.pop, fields)]
-        return children, Structure(x, keys, fields, attributes)
+        return [*items, *map(attributes.pop, fields)], Structure(x, keys, fields, attributes)
 
     def unflatten(self, form: Structure, parts: list[Any]) -> Any:
         """Build an object with new items and fields, and the same other attributes."""
         count = len(form.keys)
-        values = {**form.attributes, **dict(zip(form.fields, parts[count:], strict=True))}
-        made, own = _with_items(self._cls, self._base, form, parts[:count]), _own_attributes(form.model)
-        for name, value in values.items():
+        made, own = self._with_items(form, parts[:count]), _own_attributes(form.model)
+        for name, value in (*form.attributes.items(), *zip(form.fields, parts[count:], strict=True)):
             if name in own or name not in self._slots:
                 vars(made)[name] = value
             else:
@@ -153,6 +143,25 @@ class _Unregistered:
         names = getattr(self._cls, "_fields", ()) if self._base is tuple else ()
         items = [f".{name}" for name in names] or [f"[{key!r}]" for key in form.keys]
         return [*items, *(f".{name}" for name in form.fields)]
+
+    def _with_items(self, form: Structure, items: list[Any]) -> Any:
+        """Return a new object with items, and all else that its builtin base knows."""
+        base, model = self._base, form.model
+        if base is tuple:
+            return tuple.__new__(self._cls, items)
+        made = base.__new__(self._cls)
+        if base is list:
+            list.extend(made, items)
+        elif base is deque:
+            deque.__init__(made, items, deque.maxlen.__get__(model))
+        elif base is not object:
+            if getattr(model, "__dict__", None) is model:  # its items are its attributes too
+                made.__dict__ = made
+            if base is defaultdict:
+                defaultdict.__init__(made, model.default_factory)
+            for key, item in zip(form.keys, items, strict=True):
+                base.__setitem__(made, key, item)
+        return made
 
     def _read_attributes(self, x: Any) -> dict[str, Any]:
         """Return the attributes that an object stores, except those that a descriptor has computed."""
@@ -190,25 +199,6 @@ def _stores_result(it: Any) -> bool:
     return stores and not callable(it) and not isinstance(it, classmethod)
 
 
-def _with_items(cls: type, base: Any, form: Structure, items: list[Any]) -> Any:
-    """Return a new object with items, and all else that its builtin base knows."""
-    if base is tuple:
-        return tuple.__new__(cls, items)
-    model, made = form.model, base.__new__(cls)
-    if base is list:
-        list.extend(made, items)
-    elif base is deque:
-        deque.__init__(made, items, deque.maxlen.__get__(model))
-    elif base is not object:
-        if getattr(model, "__dict__", None) is model:  # its items are its attributes too
-            made.__dict__ = made
-        if base is defaultdict:
-            defaultdict.__init__(made, model.default_factory)
-        for key, item in zip(form.keys, items, strict=True):
-            base.__setitem__(made, key, item)
-    return made
-
-
 def _unflatten_packed(x: Any, parts: list[Any]) -> Any:
     """Return a packed sequence of other data, beside which torch demands tensors of int64 to unpack it.
 
@@ -225,28 +215,7 @@ def _unflatten_packed(x: Any, parts: list[Any]) -> Any:
     return tuple.__new__(type(x), (data, *others))
 
 
-def _index_paths(_: object, form: Collection[Any]) -> list[str]:
-    return [f"[{i}]" for i in range(len(form))]
-
-
-def _flatten_dict(x: dict[Any, Any]) -> tuple[Collection[Any], dict[Any, Any]]:
-    form = x.copy()
-    return form.values(), form
-
-
-def _flatten_list(x: list[Any]) -> tuple[list[Any], list[Any]]:
-    form = x.copy()
-    return form, form
-
-
 PLAIN: dict[type, Container] = {
-    dict: Container(
-        dict,
-        _flatten_dict,
-        lambda form, parts: dict(zip(form, parts, strict=True)),
-        lambda _, form: [f"[{key!r}]" for key in form],
-    ),
-    list: Container(list, _flatten_list, lambda _, parts: list(parts), _index_paths),
-    tuple: Container(tuple, lambda x: (x, x), lambda _, parts: tuple(parts), _index_paths),
+    cls: found for cls in (dict, list, tuple) if (found := _find_unregistered(cls))
 }
 """The classes that nearly all trees consist of."""

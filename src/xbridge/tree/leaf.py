@@ -14,6 +14,7 @@ from xbridge._engine.convert import call_untraced, convert, each, plan
 from xbridge._engine.repeat import compose
 from xbridge._engine.source import import_for, resolve_source
 from xbridge._host.exporters import has_attribute
+from xbridge._host.importers import is_exporter
 from xbridge._host.memory import as_readonly
 from xbridge._plan.options import CallOptions, find_converter, read_options
 from xbridge._plan.rules import destination
@@ -46,7 +47,6 @@ PLAIN_TYPES = (str, bytes, *NUMBERS, type(None))
 _TEXT = frozenset("SUT")
 """NumPy's codes for the kinds of dtypes whose items are strings."""
 
-
 Scalars: TypeAlias = "bool | Literal['python']"
 Libraries: TypeAlias = "str | ModuleType | Iterable[str | ModuleType] | None"
 Unsupported: TypeAlias = Literal["raise", "keep"]
@@ -77,7 +77,10 @@ class Leaves(NamedTuple):
         if self.movables not in (True, False):
             action = f"take movables={shown(self.movables)}"
             raise OptionError.build(action, "it is True or False", "movables=True")
-        checked = self._replace(scalars=self.scalars if self.scalars == "python" else bool(self.scalars))
+        checked = self._replace(
+            scalars=self.scalars if self.scalars == "python" else bool(self.scalars),
+            exporters=None if self.exporters is None and self.only is None else bool(self.exporters),
+        )
         if self.only is None:
             return checked
         is_one = isinstance(self.only, (str, ModuleType)) or not hasattr(type(self.only), "__iter__")
@@ -87,18 +90,17 @@ class Leaves(NamedTuple):
         except UnknownBackendError as error:
             hint = "only='torch'" if "=" in error.hint else error.hint and f"only={error.hint}"
             raise error.build(f"take only={shown(self.only)}", error.reason, hint) from error
-        return checked._replace(only=libraries, exporters=bool(self.exporters))
+        return checked._replace(only=libraries)
 
-    def take(self, cls: type) -> bool:
-        """Return True if leaves of a type are converted. Objects of a class without a backend are not."""
+    def take(self, x: object) -> bool:
+        """Return True if a leaf is converted. Objects of a class without a backend are not."""
+        cls = type(x)
         if cls in PLAIN_TYPES:
             return self.scalars is True and cls in NUMBERS
         owner = backend_for(cls)
-        return owner is not None and are_arrays(cls) and (self.only is None or owner.name in self.only)
-
-
-ARRAYS = Leaves()
-"""The leaves that are converted if a call does not say it."""
+        if owner is None:
+            return (self.movables and is_movable(x)) or (self.exporters is not False and is_exporter(x))
+        return are_arrays(cls) and (self.only is None or owner.name in self.only)
 
 
 def is_text(x: Any) -> bool:
@@ -114,7 +116,7 @@ def is_text(x: Any) -> bool:
         return False
 
 
-def leaf_converter(target: Backend, options: CallOptions, leaves: Leaves = ARRAYS) -> ArrayFn:
+def leaf_converter(target: Backend, options: CallOptions, leaves: Leaves) -> ArrayFn:
     """Return a function that converts leaves of any types together. The options must have been checked.
 
     An array of text is returned as it is.
@@ -125,15 +127,20 @@ def leaf_converter(target: Backend, options: CallOptions, leaves: Leaves = ARRAY
     )
     if options.writable is False:
         make = compose(make, as_readonly)
-    move = None
+    device = options.device
     if leaves.movables:  # an object has no names of devices such as "gpu", nor devices of other libraries
-        is_own = target.device_name(options.device) is not None
         named = str(destination(target, checked.device, CPU))
-        move = partial(_move, device=options.device if is_own else named)
-    other = partial(_convert_other, target=target, keeps=keeps, make=make, move=move)
+        device = named if target.device_name(device) is None else device
+
+    def convert_other(x: Any, checked: Options) -> Any:
+        if type(x) in NUMBERS:
+            return make(x)
+        if leaves.movables and is_movable(x):
+            return _move(x, device)
+        return _keep(x, checked, target=target, keeps=keeps)
 
     def convert(xs: list[Any]) -> list[Array]:
-        return each(xs, target, checked, otherwise=other)
+        return each(xs, target, checked, otherwise=convert_other)
 
     return partial(_convert_and_list, target, convert, keeps=keeps) if leaves.scalars == "python" else convert
 
@@ -144,8 +151,8 @@ def converter_finder(target: Backend, options: CallOptions) -> Callable[[type], 
 
     def find(cls: type) -> Convert:
         if cls in NUMBERS:
-            known = options._replace(writable=None).lookup("asarray", target.name, cls, type(None))
-            return compose(known, as_readonly) if options.writable is False else known
+            found = options._replace(writable=None).lookup("asarray", target.name, cls, type(None))
+            return compose(found, as_readonly) if options.writable is False else found
         source = backend_for(cls)
         if source is None or checked.device not in (None, CPU):
             return decline  # arrays are moved to a device together
@@ -156,23 +163,29 @@ def converter_finder(target: Backend, options: CallOptions) -> Callable[[type], 
     return find
 
 
-def _convert_other(
-    x: Any,
-    options: Options,
-    *,
-    target: Backend,
-    keeps: bool,
-    make: Callable[[Any], Any] | None = None,
-    move: Callable[[Any], Any] | None = None,
-) -> Any:
-    """Convert a leaf that no cached call has converted; return None to have it planned with the others."""
-    if make and type(x) in NUMBERS:
-        return make(x)
+def _keep(x: Any, options: Options, *, target: Backend, keeps: bool) -> Any:
+    """Return a leaf that stays as it is, or the result for an exporter; None to have it planned with others.
+
+    Arrays of text stay, and with `keeps` also objects that the target cannot have. To find out whether it can
+    have an exporter, its memory has been exported, so it is converted here.
+    """
     if is_text(x):
         return x
-    if move and is_movable(x):
-        return move(x)
-    return _convert_or_keep(x, target, options) if keeps else None
+    if not keeps:
+        return None
+    source = resolve_source(x)
+
+    def convert_if_supported(source: Source, target: Backend, options: Options) -> Any:
+        try:
+            found = import_for(source, target, options)
+            plan(found, target, options)
+        except (DTypeError, UnsupportedArrayError):
+            return x
+        except XBridgeError:  # the conversion raises it too
+            return None
+        return None if found is source else convert(found, target, options)
+
+    return call_untraced(convert_if_supported, source, [source.backend], target, options)
 
 
 def is_movable(x: object) -> bool:
@@ -191,31 +204,11 @@ def _move(x: Any, device: object) -> Any:
     return moved
 
 
-def _convert_or_keep(x: Any, target: Backend, options: Options) -> Any:
-    """Return an object as it is if the target cannot have it; None for an array that the target can have.
-
-    An exporter is converted here, because to plan it has exported its memory.
-    """
-    source = resolve_source(x)
-
-    def convert_if_supported(source: Source, target: Backend, options: Options) -> Any:
-        try:
-            found = import_for(source, target, options)
-            plan(found, target, options)
-        except (DTypeError, UnsupportedArrayError):
-            return x
-        except XBridgeError:  # the conversion raises it too
-            return None
-        return None if found is source else convert(found, target, options)
-
-    return call_untraced(convert_if_supported, source, [source.backend], target, options)
-
-
 def _convert_and_list(target: Backend, convert: ArrayFn, xs: list[Any], *, keeps: bool) -> list[Any]:
     """Convert arrays, and turn those without axes into Python numbers, all by one transfer to the host."""
     made: list[Any] = convert(xs)
     host = get(HOST)
-    other = partial(_convert_other, target=host, keeps=keeps)
+    other = partial(_keep, target=host, keeps=keeps)
     single = [i for i, y in enumerate(made) if backend_for(type(y)) is target and y.ndim == 0]
     try:
         views = each([made[i] for i in single], host, Options(), otherwise=other)

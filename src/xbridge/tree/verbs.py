@@ -13,8 +13,8 @@ from xbridge._registry.call_cache import lookup
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
 from xbridge.errors import OptionError, type_of
-from xbridge.tree.arrays import cache_tree, flatten, refuse_leaf
-from xbridge.tree.leaf import Leaves, leaf_converter
+from xbridge.tree.arrays import Kinds, cache_tree, flatten, refuse_leaf
+from xbridge.tree.leaf import Leaves, is_text, leaf_converter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -276,9 +276,9 @@ def align(  # noqa: PLR0913 -- options, by keyword
     """
     refuse_options(trees)
     leaves = Leaves(exporters=exporters, only=only, unsupported=unsupported).check()
-    batch = flatten(trees, leaves)
+    batch = flatten(trees, Kinds(leaves))
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
-    sources = [resolve_source(x) for x in batch.arrays]
+    sources = [resolve_source(x) for x in batch.leaves if not is_text(x)]
     target, checked, _ = verbs.choose_target(sources, backend, like, options)
     aligned: tuple[Tree, ...] = batch.map(
         leaf_converter(target, options._replace(device=checked.device), leaves)
@@ -333,7 +333,7 @@ def map(  # noqa: A001 -- other libraries have this name too
     """
     if not callable(fn):
         raise OptionError.build(f"map {type_of(fn)}", "it is not a function", "xbridge.tree.map(fn, x)")
-    batch = flatten(tree, Leaves(scalars, exporters, only).check())
+    batch = flatten(tree, Kinds(Leaves(scalars, exporters, only).check()))
     refuse_leaf(tree, batch, scalars=scalars)
     return batch.map(partial(batch.each, fn))
 
@@ -353,13 +353,8 @@ def _convert(  # noqa: PLR0913, PLR0917 -- the options one by one, because a bun
     movables: bool = False,  # noqa: FBT001, FBT002 -- as above
 ) -> Tree:
     """Convert a tree by a cached call, or else convert it and cache the call."""
-    is_cached = (
-        only is None
-        and unsupported == "raise"
-        and movables is False
-        and (scalars is True or scalars is False)
-        and (exporters is True or exporters is False)
-    )
+    is_plain = only is None and unsupported == "raise" and movables is False
+    is_cached = is_plain and type(scalars) is type(exporters) is bool
     if is_cached:
         key = ("tree", name, scalars, exporters, device, dtype, copy, grad)
         result = lookup(key if writable is None else (*key, None, writable), copy, None, writable)(tree)
@@ -369,7 +364,7 @@ def _convert(  # noqa: PLR0913, PLR0917 -- the options one by one, because a bun
     leaves = Leaves(scalars, exporters, only, unsupported, movables).check()
     if leaves.movables and device is None:
         raise OptionError.build("move objects by `to`", "the call names no device", "device='cpu'")
-    batch = flatten(tree, leaves)
+    batch = flatten(tree, Kinds(leaves))
     target, options = get(name), CallOptions(device, dtype, copy, grad, writable=writable)
     refuse_leaf(tree, batch, scalars=scalars, target=target)
     result = batch.map(leaf_converter(target, options, leaves))
