@@ -160,7 +160,7 @@ def test_to_backend__repeats_the_call_for_a_tree(
     expected = outcome(call, trees()[name])
     if isinstance(expected[0], type):  # the class of an error
         pytest.skip("it is refused")
-    monkeypatch.setattr("xbridge.tree.verbs.flatten", None)
+    monkeypatch.setattr("xbridge.tree.verbs.tree_converter", None)
     assert outcome(call, trees()[name]) == expected
 
 

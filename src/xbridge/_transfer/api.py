@@ -37,7 +37,7 @@ from xbridge._transfer.threads import (
     start_worker,
 )
 from xbridge.errors import OptionError, XBridgeError, shown, type_of
-from xbridge.tree.arrays import TreeArrays, flatten_batch
+from xbridge.tree.arrays import flatten_batch
 from xbridge.tree.leaf import Leaves, leaf_converter
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge._core.protocol import ArrayFn, Backend, Grad
+    from xbridge._transfer.threads import Worker
     from xbridge.tree.leaf import Libraries, Scalars, Unsupported
-from xbridge._transfer.threads import Worker
 
 _END = object()
 
@@ -345,8 +345,7 @@ def _prefetch_batches(
     batches, home, process, waits = iter(iterable), get_ident(), getpid(), True
     target, place = resolve_destination(name, options)
     convert_there = in_thread(leaf_converter(target, options, leaves), [(target, place)])
-    read = partial(flatten_batch, chosen=leaves)
-    loading, load = copy_context(), partial(_load_next, batches, convert_there, target, read)
+    loading, load = copy_context(), partial(_load_next, batches, leaves, convert_there, target)
     convert_loaded = attribute_calls(by, _convert_loaded)
     queue: deque[Future[list[Any]]] = deque()
     workers: list[Worker] = []
@@ -391,16 +390,13 @@ def _refuse_in_forked_child(process: int, what: str, hint: str) -> None:
 
 
 def _load_next(
-    batches: Iterator[Any],
-    convert_there: ArrayFn,
-    target: Backend,
-    read: Callable[[Any], TreeArrays],
+    batches: Iterator[Any], leaves: Leaves, convert_there: ArrayFn, target: Backend
 ) -> Callable[[], Any] | None:
     """Load the next batch; return a function that converts it, or None at the end."""
     item = next(batches, _END)
     if item is _END:
         return None
-    batch = read(item)
+    batch = flatten_batch(item, leaves)
     return partial(batch.map, in_thread(convert_there, participating_backends(batch.leaves, target)))
 
 

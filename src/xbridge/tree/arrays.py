@@ -13,11 +13,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from xbridge._core.literals import NUMBERS
-from xbridge._core.tracing import none_in_traces
 from xbridge._host.advice import aim, hint_for_object
 from xbridge._host.importers import is_exporter
-from xbridge._registry.call_cache import cache_version, cached, decline, store, unchanged
-from xbridge._registry.registry import are_arrays, by_type, get
+from xbridge._registry.call_cache import decline, unchanged
+from xbridge._registry.registry import are_arrays, by_type
 from xbridge.errors import (
     Chained,
     OptionError,
@@ -31,8 +30,6 @@ from xbridge.tree.containers import PLAIN, Container, find_container
 from xbridge.tree.leaf import PLAIN_TYPES, Leaves, converter_finder, leaf_converter
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from xbridge._core.protocol import ArrayFn, Backend
     from xbridge._engine.repeat import Convert
     from xbridge._plan.options import CallOptions
@@ -277,14 +274,28 @@ def _endless_error() -> OptionError:
     return OptionError.build("walk this tree", reason)
 
 
-def refuse_leaf(
-    tree: Tree, batch: TreeArrays, *, scalars: bool | str = False, target: Backend | None = None
-) -> None:
+def tree_converter(target: Backend, options: CallOptions, leaves: Leaves) -> Callable[[Tree], Tree]:
+    """Return the function that converts trees with these options, which it checks."""
+    convert = leaf_converter(target, options, leaves)
+    kinds = Kinds(leaves, converter_finder(target, options, leaves))
+
+    def convert_tree(tree: Tree) -> Tree:
+        root, found, done, places, opened = _walk(tree, kinds)
+        if places:
+            return TreeArrays(root, found, done, places, opened).map(convert)
+        if root[0] is tree:
+            refuse_leaf(tree, scalars=leaves.scalars, target=target)
+        return root[0]
+
+    return convert_tree
+
+
+def refuse_leaf(tree: Tree, *, scalars: bool | str, target: Backend | None = None) -> None:
     """Raise an error if a tree is neither a container nor an array, nor a number with `scalars`.
 
     None is an empty tree, as in JAX and optree.
     """
-    if batch.places or find_container(tree) or tree is None or are_arrays(type(tree)):
+    if tree is None or find_container(tree) or are_arrays(type(tree)):
         return  # also an array of a library that the call leaves alone
     if scalars and type(tree) in NUMBERS:
         return
@@ -297,22 +308,3 @@ def refuse_leaf(
     reason = "it is neither a container nor an array"
     error = UnsupportedArrayError.build(f"walk {type_of(tree)} as a tree", reason, hint)
     raise aim(error, target) if target else error
-
-
-@none_in_traces
-def cache_tree(target: str | ModuleType, options: CallOptions, leaves: Leaves) -> None:
-    """Cache a call that succeeded for one tree, for all trees."""
-    version, key = cache_version(), options.key("tree", target, leaves.scalars, leaves.exporters)
-    if not options.are_constant(target) or key in cached:
-        return
-    backend = get(target)
-    convert = leaf_converter(backend, options, leaves)
-    kinds = Kinds(leaves, converter_finder(backend, options))
-
-    def convert_tree(tree: Tree) -> Tree | None:
-        root, leaves, done, places, opened = _walk(tree, kinds)
-        if places:
-            return TreeArrays(root, leaves, done, places, opened).map(convert)
-        return None if root[0] is tree and not are_arrays(type(tree)) else root[0]
-
-    store(key, version, convert_tree)

@@ -145,11 +145,13 @@ def leaf_converter(target: Backend, options: CallOptions, leaves: Leaves) -> Arr
     return partial(_convert_and_list, target, convert, keeps=keeps) if leaves.scalars == "python" else convert
 
 
-def converter_finder(target: Backend, options: CallOptions) -> Callable[[type], Convert]:
-    """Return the function that finds how leaves of a type are converted at once, for a cached call."""
+def converter_finder(target: Backend, options: CallOptions, leaves: Leaves) -> Callable[[type], Convert]:
+    """Return the function that finds how leaves of a type are converted at once, as in an earlier call."""
     checked = read_options((target,), options)
 
     def find(cls: type) -> Convert:
+        if leaves.scalars == "python":
+            return decline  # they are listed together
         if cls in NUMBERS:
             found = options._replace(writable=None).lookup("asarray", target.name, cls, type(None))
             return compose(found, as_readonly) if options.writable is False else found

@@ -9,11 +9,11 @@ from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
 from xbridge._engine.source import refuse_options, refuse_order, resolve_source
 from xbridge._plan.options import CallOptions
-from xbridge._registry.call_cache import lookup
+from xbridge._registry.call_cache import cache_version, lookup, store
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
 from xbridge.errors import OptionError, type_of
-from xbridge.tree.arrays import Kinds, cache_tree, flatten, refuse_leaf
+from xbridge.tree.arrays import Kinds, flatten, refuse_leaf, tree_converter
 from xbridge.tree.leaf import Leaves, is_text, leaf_converter
 
 if TYPE_CHECKING:
@@ -334,7 +334,8 @@ def map(  # noqa: A001 -- other libraries have this name too
     if not callable(fn):
         raise OptionError.build(f"map {type_of(fn)}", "it is not a function", "xbridge.tree.map(fn, x)")
     batch = flatten(tree, Kinds(Leaves(scalars, exporters, only).check()))
-    refuse_leaf(tree, batch, scalars=scalars)
+    if not batch.places:
+        refuse_leaf(tree, scalars=scalars)
     return batch.map(partial(batch.each, fn))
 
 
@@ -364,10 +365,10 @@ def _convert(  # noqa: PLR0913, PLR0917 -- the options one by one, because a bun
     leaves = Leaves(scalars, exporters, only, unsupported, movables).check()
     if leaves.movables and device is None:
         raise OptionError.build("move objects by `to`", "the call names no device", "device='cpu'")
-    batch = flatten(tree, Kinds(leaves))
     target, options = get(name), CallOptions(device, dtype, copy, grad, writable=writable)
-    refuse_leaf(tree, batch, scalars=scalars, target=target)
-    result = batch.map(leaf_converter(target, options, leaves))
-    if is_cached:
-        cache_tree(name, options, leaves)
+    version = cache_version()
+    result = tree_converter(target, options, leaves)(tree)
+    if is_cached and version >= 0 and options.are_constant(name):  # a version below 0 is that of traced code
+        call = options.key("tree", name, leaves.scalars, leaves.exporters)
+        store(call, version, tree_converter(target, options, leaves))  # which finds the plans of this call
     return result
