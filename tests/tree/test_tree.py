@@ -201,6 +201,7 @@ def test_tree_to_numpy__exporters_are_converted_if_they_are_asked_for(kind: str)
     others = {"name": "n", "raw": b"1234", "more": bytearray(4), "scalar": np.str_("s"), "none": None}
     given = {"x": [x, A], **others}
     assert tree.to_numpy(given)["x"][0] is x
+    assert tree.to_numpy(given, exporters=np.False_)["x"][0] is x  # type: ignore[arg-type] # it is no bool
     made = tree.to_backend(given, "toylib", exporters=True)
     assert np.ravel(made["x"][0].data).tolist() == [1.0, 2.0]
     assert [type(y) for y in made["x"]] == [Toy, Toy]
