@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tables of the test's own, as they are before anything is loaded."""
     empty: dict[str, object] = {
-        **{name: {} for name in ("by_type", "_by_subtype", "release_functions")},
+        **{name: {} for name in ("by_type", "_by_subtype")},
         **{name: set() for name in ("_failed", "_current")},
         "_Loaded": type("_Loaded", (), {}),
         "_entries": dict(INDEX),

@@ -47,9 +47,6 @@ class _Loaded:
 _current: set[str] = set()
 """The names whose backend in `_Loaded` is the one that is registered now."""
 
-release_functions: dict[Callable[[], None], None] = {}
-"""The functions that free the buffers of backends, those of replaced backends included, in order of use."""
-
 observers: tuple[Any, ...] = ()
 """Who is notified of conversions. While there is anyone, all are planned, and no call is cached."""
 
@@ -323,7 +320,6 @@ def _load(name: str) -> Backend:
                 setattr(_Loaded, name, backend)
                 _current.add(name)
                 _failed.discard(entry)
-                release_functions[backend.transfers.release_buffers] = None
                 call_cache.direct.setdefault(name, {})
         call_cache.invalidate(_cacheable_backends)
     loaded_backend: Backend = getattr(_Loaded, name)

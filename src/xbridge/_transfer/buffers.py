@@ -29,5 +29,5 @@ def release_buffers() -> None:
     >>> xbridge.release_buffers()
     """
     with ExitStack() as stack:  # those of each backend, even if another one fails
-        for release in list(registry.release_functions):
-            stack.callback(release)
+        for backend in registry.loaded():
+            stack.callback(backend.transfers.release_buffers)
