@@ -64,15 +64,11 @@ _dtype_of = attrgetter("dtype")
 _flags_and_dtype_of = attrgetter("flags.num", "dtype")
 """Return all flags of a host array in one integer, and its dtype. No backend's key begins with a number."""
 
-_BY_FLAGS = frozenset(("asked", "byte_order", "mutable", "read_only", "requires_grad"))
-"""Reasons for a copy that depend on no more than the call, and the dtype and flags of NumPy's view."""
-
 _ON_ANY_VIEW: dict[Options, Convert] = {
-    Options(): unchanged,
     Options(copy=True): _host.copy,
     Options(writable=True): lambda host: host if host.flags.writeable else _host.copy(host),
 }
-"""What options do with a view of any kind. For another target than the host, only the first is right."""
+"""What options do with a view of any kind, for a result on the host."""
 
 _EXPORTS = (*PROTOCOLS, "__buffer__")
 """The attributes of what may be an array after all."""
@@ -113,10 +109,10 @@ def plan_cacher(
         run, key, dispatch = repeat
         if dispatch is None:
             store(call, version, run)
-        elif target.name == HOST:  # what becomes of host arrays depends on no state: a call less each time
-            store_by_key(call, version, run, key, lambda table: dispatch(table, None))
-        else:
-            store_by_key(call, version, run, (key, state), lambda table: dispatch(table, read_state))
+        else:  # what becomes of host arrays depends on no state: a call less each time
+            read = None if target.name == HOST else read_state
+            known = (key, state) if read else key
+            store_by_key(call, version, run, known, lambda table: dispatch(table, read))
 
     return cache_plan
 
@@ -221,38 +217,39 @@ def _find_within(x: Array, plan: Plan) -> Repeat | None:
 
 def _find_between(x: Array, plan: Plan) -> Repeat | None:
     """Return how to repeat a plan between two libraries; None if it depends on more than a key."""
-    source, target, options = plan.conversion.source, plan.conversion.target, plan.conversion.options
+    source, target, _, options, _, _ = plan.conversion
     if source.autograd and (options.grad == "keep" or options.requires_grad):
         return None  # a plan refuses an array with a graph, which its view does not show
     key_of_pending = source.fast.plan_key and partial(source.fast.plan_key, graph=True)
     host, view_of = source.fast.to_numpy(x), source.fast.to_numpy
-    finish = _ON_ANY_VIEW.get(options._replace(device=None, grad=None))
-    if finish is unchanged:  # callers try the conversion without options first, if there really are none
-        view_of = decline if options == Options() else lookup_direct(target.name, type(x))
-    elif target.name != HOST:
-        finish = None
+    plain = options._replace(device=None, grad=None)
+    finish = _ON_ANY_VIEW.get(plain) if target.name == HOST else None
+    if plain == Options():  # callers try the conversion without options first, if there really are none
+        view_of, finish = decline if options == plain else lookup_direct(target.name, type(x)), unchanged
     elif finish and source.fast.copy_to_numpy:
         view_of, finish = source.fast.copy_to_numpy, unchanged
+    # If the sharing rules decide all but the leaf, `fast.from_numpy` takes any view.
+    key_of = _dtype_of if plain == Options(requires_grad=True) else _flags_and_dtype_of
+    key: object = None
     convert: Convert | None
     if host is None:
         key = key_of_pending and key_of_pending(x)
         convert = None if key is None else _compile_pending(plan)
     elif finish:
-        key, convert = None, compose(view_of, finish)
+        convert = compose(view_of, finish)
         if not key_of_pending:
             return convert, None, None
     else:
-        # A plan depends on no more of a view, because `_suits_any_view` lets no other plan be cached.
-        key, convert = _flags_and_dtype_of(host), _compile_view(host, plan)
+        key, convert = key_of(host), _compile_view(host, plan)
         if host is x:  # NumPy's arrays are their own views
-            key_of: KeyOf = _flags_and_dtype_of
-            if options._replace(device=None) == Options(requires_grad=True):
-                # `fast.from_numpy` takes any host array, and copies what cannot be shared.
-                key_of, key = _dtype_of, _dtype_of(host)
-                require_grad = target.fast.outside_modes(_decline_on_error(target.require_grad))
-                convert = compose(target.fast.from_numpy, require_grad)
             return convert and (convert, key, partial(_dispatch_on_key, key_of))
-    return convert and (convert, key, partial(_dispatch_on_view, view_of, finish, key_of_pending))
+
+    def dispatch(table: Table, read_state: ReadState | None) -> Convert:
+        # An array has no view if an operation is pending on it.
+        others = _dispatch_on_key(key_of_pending, table, read_state) if key_of_pending else decline
+        return compose(view_of, finish or _dispatch_on_key(key_of, table, read_state), others)
+
+    return convert and (convert, key, dispatch)
 
 
 def _compile_pending(plan: Plan) -> Convert | None:
@@ -279,32 +276,24 @@ def _materialize_pending(backend: Backend, x: Array) -> Array | None:
 
 
 def _compile_view(host: HostArray, plan: Plan) -> Convert | None:
-    """Compile a plan for views that `fast.to_numpy` returns; None if it depends on more than their key."""
-    source, target = plan.conversion.source, plan.conversion.target
-    if are_both_immutable(source, target):
+    """Compile a plan for views that `fast.to_numpy` returns; None if it depends on more than their key.
+
+    A copy that the sharing rules require is left to `fast.from_numpy`, which makes it for the arrays that
+    need one. With `copy=False` that is used only if the flags alone decide it, as for a dense array.
+    """
+    source, target, _, options, _, _ = plan.conversion
+    if are_both_immutable(source, target) or (options.copy is False and not host.flags.forc):
         return None
     at = [step.op for step in plan.steps].index("to_numpy")
     # `fast.to_numpy` detaches the array, and its view is read-only if it has to be.
     first = [step for step in plan.steps[:at] if step.op != "detach"]
-    shown = plan.conversion.options.writable is not False
-    steps = [*first, *(step for step in plan.steps[at + 1 :] if step.op != "as_readonly" or not shown)]
-    if (first and source.name != HOST) or not _suits_any_view(steps, host, plan):
+    if first and source.name != HOST:
         return None
+    left_out = {"as_readonly"} if options.writable is not False else set()
+    if target.name != HOST and not options.copy:
+        left_out.add("copy")
+    steps = [*first, *(step for step in plan.steps[at + 1 :] if step.op not in left_out)]
     return _compile_on_host(steps, target, host.dtype, like=host)
-
-
-def _suits_any_view(steps: Sequence[Step], host: HostArray, plan: Plan) -> bool:
-    """Return True if the steps are right for any host array of the same dtype and flags."""
-    options, copying = plan.conversion.options, next((step for step in steps if step.copy_reason), None)
-    if copying is None or copying.module is plan.conversion.target:
-        # `fast.from_numpy` itself copies what cannot be shared. With `copy=False` it is used only if the
-        # flags alone decide that, as they do for a dense array.
-        return host.flags.forc or options.copy is not False
-    if copying.op == "astype" or options.copy is True:  # it makes new memory of any strides
-        return True
-    # The flags of a dense array tell its strides, except those of axes of one item, which may be anything.
-    is_dense = host.flags.forc and all(n > 1 for n in host.shape)
-    return is_dense or (copying.copy_reason and copying.copy_reason.kind) in _BY_FLAGS
 
 
 def _compile_on_host(
@@ -312,8 +301,9 @@ def _compile_on_host(
 ) -> Convert | None:
     """Return the function that makes the steps that follow `to_numpy`.
 
-    `from_numpy` is replaced by `fast.from_numpy`, which also checks the view. A trial with two items finds
-    out if the target accepts the dtype. Return None if it does not. With `like`, all views have its flags.
+    `from_numpy` is replaced by `fast.from_numpy`, which also checks the memory, unless that is new. A trial
+    with two items finds out if the target accepts the dtype. Return None if it does not. With `like`, all
+    views have its flags; without it, they are new memory.
     """
     calls: list[Convert] = []
     last: Step | None = None
@@ -321,7 +311,8 @@ def _compile_on_host(
         if step.op == "from_numpy" and target.name == HOST:
             continue
         fn = _bind(getattr(step.module, step.op), step.args)
-        if step.op == "from_numpy" and not target.assumes_immutable:
+        is_fresh = last.copy_reason if last else like is None
+        if step.op == "from_numpy" and not (target.assumes_immutable and is_fresh):
             fn = target.fast.from_numpy
         elif step.module is target:
             fn = target.fast.outside_modes(_decline_on_error(fn))
@@ -348,22 +339,6 @@ def _is_dense_copy(step: Step) -> bool:
 
 
 # -- by the key of an array --------------------------------------------------------------------------------
-
-
-def _dispatch_on_view(
-    view_of: Convert,
-    finish: Convert | None,
-    key_of_pending: KeyOf | None,
-    table: Table,
-    read_state: ReadState | None,
-) -> Convert:
-    """Return the function that finds the conversion by the host's view of an array, or by what is pending.
-
-    An array has no view if an operation is pending on it. `finish` completes the conversion of any view, if
-    the options need no more.
-    """
-    others = _dispatch_on_key(key_of_pending, table, read_state) if key_of_pending else decline
-    return compose(view_of, finish or _dispatch_on_key(_flags_and_dtype_of, table, read_state), others)
 
 
 def _dispatch_on_key(
