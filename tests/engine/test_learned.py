@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import nullcontext
 from enum import StrEnum
+from itertools import product
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -496,13 +497,14 @@ def test_call_cache__reads_the_device_of_like_each_time() -> None:
     near, far = torch.ones(1), torch.ones(1, device="meta")
     ask: list[Call] = [
         lambda like: xbridge.asarray(torch.ones(2), like=like),
+        lambda like: xbridge.asarray([torch.ones(2), torch.ones(2)], like=like),
         lambda like: xbridge.align(torch.ones(2), like=like)[0],
         lambda like: xbridge.align(like, torch.ones(2), 3)[1],
         lambda like: xbridge.align_back(like, torch.ones(2))[0][1],
     ]
-    for call in ask:
-        places = [str(call(like).device) for like in (near, near, far, near, far)]
-        assert places == ["cpu", "cpu", "meta", "cpu", "meta"]
+    for call, likes in product(ask, ([near, near, far, near, far], [far, near, far])):
+        forget_calls()
+        assert [call(like).device for like in likes] == [like.device for like in likes]
 
 
 # -- options ----------------------------------------------------------------------------------------

@@ -76,10 +76,7 @@ def each(
     given = [resolve_source(x) if y is None else y for x, y in zip(xs, done, strict=True)]
 
     def convert_part(is_own: bool | None, part: list[Any]) -> list[Array]:  # noqa: FBT001 -- a group
-        if is_own is None:  # they are converted
-            return part
-        owners = list(dict.fromkeys(source.backend for source in part))
-        return call_untraced(partial(convert_all, version=version), part, owners, target, options)
+        return part if is_own is None else convert_all(part, target, options, version)
 
     # The target's own arrays come first: what is refused of them is, before others are computed or moved.
     keys = [x.backend is target if isinstance(x, Source) else None for x in given]
@@ -201,6 +198,7 @@ def call_untraced(
 
 def convert(source: Source, target: Backend, options: Options) -> Array:
     """Convert an input as similar ones were converted, or by a plan."""
+    options = with_mapped_dtype(source, target, options)
     y = find_converter(options, target.name, type(source.array))(source.array)
     return convert_all([source], target, options, cache_version())[0] if y is None else y
 
@@ -211,21 +209,25 @@ def convert_all(sources: list[Source], target: Backend, options: Options, versio
     The plans are cached for inputs with the same key, unless they are observed, or the version of the cache
     is another one than the given one.
     """
-    observed, is_cached = is_observed(target), False
+    owners = [source.backend for source in sources]
+    return call_untraced(partial(_plan_and_run, version=version), sources, owners, target, options)
+
+
+def _plan_and_run(sources: list[Source], target: Backend, options: Options, version: int) -> list[Array]:
+    observed = is_observed(target)
     arrays: list[Array] = []
     plans: dict[int, Plan] = {}
     for i, given in enumerate(sources):
         try:
             source = import_for(given, target, options)
             x = source.array
-            y = find_converter(options, target.name, type(x))(x) if is_cached else None
+            y = find_converter(options, target.name, type(x))(x)
             if y is None:
                 cache_plan = None if observed else plan_cacher(version, x, source.backend, target, options)
                 plans[i] = found = plan(source, target, options)
                 joint = len(sources) > 1 and any(_is_joint(step, found) for step in found.steps)
                 if cache_plan and not joint:
                     cache_plan(found)
-                    is_cached = True
         except XBridgeError as error:
             error.index = i
             raise

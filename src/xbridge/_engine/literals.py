@@ -17,46 +17,51 @@ from xbridge._core.protocol import Array, Backend, HostArray
 from xbridge._core.tracing import none_in_traces
 from xbridge._host import sequences
 from xbridge._host.memory import astype_checked
+from xbridge._host.sequences import Nest
 from xbridge._registry import registry
-from xbridge._registry.call_cache import cache_version, cached, decline, lookup_direct, store, unchanged
+from xbridge._registry.call_cache import cache_version, lookup_direct, store, store_by_key, unchanged
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
 from xbridge.errors import XBridgeError
 
 Convert = Callable[[Any], Any]
+Wrap = Callable[[Convert], Callable[..., Any]]
 Filler = Callable[[tuple[int, ...], Any], Array | None]
 """From the shape of nested lists and the items in them; or from () and a number."""
+
+CACHED = (*NUMBERS, list, tuple)
+"""The types whose calls are cached: another class may hide its items."""
 
 
 @none_in_traces
 def make_array(obj: Any, name: Any) -> Array | None:
     """Make an array of numbers without options, and cache the call; return None if it has to be planned."""
-    target = get(HOST if name is None else name)
-    version, key = cache_version(), ("asarray", name, type(obj), type(None), None, None, None, None)
-    if key in cached or registry.observers or "host" in target.gaps or target.is_tracing():
+    target, cls = get(HOST if name is None else name), type(obj)
+    version = cache_version()
+    if registry.observers or "host" in target.gaps or target.is_tracing() or cls not in CACHED:
         return None
-
-    def find(kinds: frozenset[type], _: type) -> Filler | None:
-        return number_filler(kinds, target) if kinds.issubset(NUMBERS) else None
-
-    convert = literal_converter(type(obj), find)
-    y = convert(obj)
+    try:
+        nest = sequences.flatten(obj)
+    except XBridgeError:  # the plan raises it with a hint
+        return None
+    if not nest.kinds.issubset(NUMBERS):
+        return None
+    fill = number_filler(nest.kinds, target)
+    if target.name != HOST:
+        fill = chain(fill, _default_converter(sequences.array_of(nest.kinds)[1], target))
+    y = fill(nest.shape, nest.leaves if nest.shape else obj)
     if y is not None:
-        store(key, version, convert)
+        cache_filler(("asarray", name, cls, type(None), None, None, None, None), version, nest, fill)
     return y
 
 
-def number_filler(
-    kinds: frozenset[type], target: Backend, named: str | None = None, finish: Convert | None = None
-) -> Filler:
-    """Return the function that makes an array of Python numbers of these types, or returns None.
+def number_filler(kinds: frozenset[type], target: Backend, named: str | None = None) -> Filler:
+    """Return the function that makes a host array of Python numbers of these types, or returns None.
 
-    It declines integers that would be rounded, or wrapped, without an error. `named` is the dtype that the
-    caller named. `finish` converts the host array. Without it the result has the target's default dtype,
-    and the target has arrays on the host.
+    It declines integers that would be rounded, or wrapped, without an error when the array is converted: to
+    the dtype that the caller named, or else to the target's default dtype.
     """
-    make, given = sequences.array_of(kinds)
-    convert = finish or (unchanged if target.name == HOST else _default_converter(given, target))
+    make, _ = sequences.array_of(kinds)
     find_limits: Callable[[], tuple[int, int]] | None = None
     if kinds <= {bool, int}:
         if named and category(named) == "int" and named != "int64":
@@ -70,17 +75,24 @@ def number_filler(
             return -most, most
 
         find_limits = limits_of_floats
-
-    if find_limits is None and convert is unchanged:
+    if find_limits is None:
         return make
 
     def fill(shape: tuple[int, ...], numbers: Any) -> Array | None:
-        if find_limits and not sequences.are_between(numbers if shape else (numbers,), *find_limits()):
-            return None
-        host = make(shape, numbers)
-        return host if host is None else convert(host)
+        are_exact = sequences.are_between(numbers if shape else (numbers,), *find_limits())
+        return make(shape, numbers) if are_exact else None
 
     return fill
+
+
+def chain(fill: Filler, finish: Convert) -> Filler:
+    """Return the function that makes an array by the first function, and finishes it by the other."""
+
+    def fill_and_finish(shape: tuple[int, ...], items: Any) -> Array | None:
+        y = fill(shape, items)
+        return None if y is None else finish(y)
+
+    return fill_and_finish
 
 
 def _default_converter(given: str, target: Backend) -> Convert:
@@ -98,23 +110,30 @@ def _default_converter(given: str, target: Backend) -> Convert:
     return convert
 
 
-def literal_converter(cls: type, find: Callable[[frozenset[type], type], Filler | None]) -> Convert:
-    """Return the function that converts numbers, or lists, of a type as similar ones were, or returns None.
+def cache_filler(
+    call: tuple[object, ...], version: int, nest: Nest, fill: Filler, finish: Wrap = unchanged
+) -> None:
+    """Cache how a number, or a list, became an array, for others whose items have the same types.
 
-    What is done with a list depends on the types of its items, so `find` decides it once for a set of types,
-    and for the type of the first item, which may decide the target.
+    What is done with a list depends on no more than these types, and on the type of the first item, which may
+    decide the target. `finish` completes the function that repeats the call.
     """
-    if cls in NUMBERS:
-        return partial(find(frozenset((cls,)), cls) or decline, ())
-    if cls is not list and cls is not tuple:  # a class may hide its items
-        return decline
-    fillers: dict[object, Filler] = {}
+    if nest.shape:
+        key = _items_key(nest.kinds, nest.leaves)
+        store_by_key(call, version, fill, key, lambda table: finish(_dispatch_on_items(table)))
+    else:
+        store(call, version, finish(partial(fill, ())))
+
+
+def _dispatch_on_items(table: dict[object, Filler]) -> Convert:
+    """Return the function that converts a list as the table says for the types of its items, or declines."""
+    find = table.get
 
     def convert_list(x: Any) -> Array | None:
         items = [*x]  # another thread may change a list meanwhile
         shape: tuple[int, ...] = (len(items),)
         kinds = sequences.types_of(items)
-        fill = fillers.get(kinds)
+        fill = find(kinds)
         if fill is not None:  # a flat list of one type, which needs no more
             return fill(shape, items)
         if sequences.are_sequences(kinds):
@@ -122,14 +141,11 @@ def literal_converter(cls: type, find: Callable[[frozenset[type], type], Filler 
                 shape, items, kinds = sequences.flatten_rows(items, items, kinds, *shape)
             except XBridgeError:  # the plan raises it with a hint
                 return None
-        first = type(next(iter(items), None))  # it may decide
-        key = (kinds, first) if len(kinds) > 1 else kinds
-        fill = fillers.get(key)
-        if fill is None:
-            fill = find(kinds, first)
-            if fill is None:
-                return None
-            fillers[key] = fill
-        return fill(shape, items)
+        fill = find(_items_key(kinds, items))
+        return None if fill is None else fill(shape, items)
 
     return convert_list
+
+
+def _items_key(kinds: frozenset[type], items: list[Any]) -> object:
+    return (kinds, type(items[0])) if len(kinds) > 1 else kinds

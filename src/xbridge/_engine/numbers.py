@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from xbridge._core.devices import CPU, Device
-from xbridge._core.dtypes import UNNAMED, category, exact_integers, holds_every, is_inexact
+from xbridge._core.dtypes import UNNAMED, category, holds_every, holds_integers, is_inexact
 from xbridge._core.protocol import Array, Backend, HostArray
-from xbridge._engine import literals
 from xbridge._engine.convert import convert
-from xbridge._engine.literals import Filler
 from xbridge._engine.source import Source
 from xbridge._host import sequences
 from xbridge._host.advice import aim
 from xbridge._host.sequences import Nest
-from xbridge._plan.options import find_converter
 from xbridge._plan.rules import chosen, destination
 from xbridge._plan.steps import Options
-from xbridge._registry.call_cache import resolve_on_call
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.errors import CopyError, OptionError, UnsupportedArrayError, ValueLossError, with_article
+from xbridge.errors import OptionError, UnsupportedArrayError, ValueLossError, with_article
 
 
 def explicit_dtype(options: Options) -> str | None:
@@ -31,7 +26,6 @@ def explicit_dtype(options: Options) -> str | None:
 
 def from_numbers(nest: Nest, target: Backend, options: Options) -> Array:
     """Convert numbers, to the target's default dtypes unless the caller named one."""
-    refuse_sharing(options, nest)
     named = explicit_dtype(options)
     device = destination(target, options.device, CPU)
     floating = None if named else target.default_dtype("float", device)
@@ -39,15 +33,14 @@ def from_numbers(nest: Nest, target: Backend, options: Options) -> Array:
         host = read_numbers(nest, floating, target, options)
     except (OptionError, UnsupportedArrayError) as error:
         raise aim(error, target) from error.__cause__
-    if host.dtype.kind in "iu":
-        dtype = named or chosen("default", host.dtype.name, target, device)
-        refuse_overflow([host], dtype, target, device, noun=nest.noun)
-    return convert(Source(host, get(HOST)), target, _options_of_numbers(options))
+    dtype = named or chosen("default", host.dtype.name, target, device)
+    refuse_overflow([host], dtype, target, device, noun=nest.noun)
+    return convert(Source(host, get(HOST)), target, options_of_numbers(options))
 
 
-def _options_of_numbers(options: Options) -> Options:
+def options_of_numbers(options: Options) -> Options:
     """Return the options with which the host array of a list of numbers is converted."""
-    return options._replace(dtype=explicit_dtype(options) or "default", copy=None)
+    return options._replace(dtype=explicit_dtype(options) or "default")
 
 
 def read_numbers(nest: Nest, floating: str | None, target: Backend, options: Options) -> HostArray:
@@ -61,16 +54,6 @@ def read_numbers(nest: Nest, floating: str | None, target: Backend, options: Opt
     return sequences.read_numbers(nest, floating, nearest_of_target, rounding=rounding)
 
 
-def planned_filler(kinds: frozenset[type], target: Backend | None, options: Options) -> Filler:
-    """Return the function that makes an array of Python numbers as a plan would, or returns None."""
-    own, named = target or get(HOST), explicit_dtype(options)
-    is_plain = options._replace(dtype=named, device=None) == Options() and options.device in (None, CPU)
-    if is_plain and "host" not in own.gaps:
-        return literals.number_filler(kinds, own)
-    finish = resolve_on_call(partial(find_converter, _options_of_numbers(options), own.name))
-    return literals.number_filler(kinds, own, named, finish)
-
-
 def refuse_overflow(
     numbers: Sequence[HostArray], dtype: str, target: Backend, device: Device, *, noun: str = "list"
 ) -> None:
@@ -78,30 +61,17 @@ def refuse_overflow(
     integers = [array for array in numbers if array.size and array.dtype.kind in "iu"]
     if not integers or category(dtype) != "int":
         return
-    bounds = [int(bound) for array in integers for bound in (array.min(), array.max())]
-    if not _fits(bounds, dtype):
-        given = next((word for word in ("int64", "uint64") if _fits(bounds, word)), "float64")
+    bounds = min(int(array.min()) for array in integers), max(int(array.max()) for array in integers)
+    if not holds_integers(dtype, *bounds):
+        given = next((word for word in ("int64", "uint64") if holds_integers(word, *bounds)), "float64")
         wide = chosen("nearest" if given == "float64" else "default", given, target, device)
         reason = "an integer does not fit"
         hint, lacks = f"dtype={wide!r}", target.unsupported_dtype(given, device)
         if given == "float64":
             hint = f"{hint} to accept rounding"
-        elif lacks and not _fits(bounds, wide):
+        elif lacks and not holds_integers(wide, *bounds):
             reason = f"{reason}, and {lacks.reason}"
             hint = lacks.hint and f"{lacks.hint} first"
         elif not holds_every(dtype, wide):  # such as uint64, beside a negative number
             hint = f"{hint}, which wraps what does not fit"
         raise ValueLossError.build(f"make {with_article(dtype)} array of this {noun}", reason, hint)
-
-
-def _fits(bounds: list[int], dtype: str) -> bool:
-    """Return True if all integers are in the range of an integer dtype."""
-    least, most = exact_integers(dtype)
-    return least <= min(bounds) and max(bounds) <= most
-
-
-def refuse_sharing(options: Options, nest: Nest) -> None:
-    """Raise for `copy=False`, whether or not a list is empty."""
-    if options.copy is False:
-        reason = "its elements are in separate memory" if nest.shape else "no array can share its memory"
-        raise CopyError.build(f"make an array of this {nest.noun} with copy=False", reason, "copy=None")

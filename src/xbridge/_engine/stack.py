@@ -7,12 +7,10 @@ a plan for each.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from math import isfinite
-from types import NoneType
 from typing import Any, NamedTuple, TypeVar
 
 from xbridge._core.devices import CPU, SHARDED, Device
@@ -27,12 +25,11 @@ from xbridge._engine.literals import Filler
 from xbridge._engine.numbers import (
     explicit_dtype,
     from_numbers,
-    planned_filler,
+    options_of_numbers,
     read_numbers,
     refuse_overflow,
-    refuse_sharing,
 )
-from xbridge._engine.repeat import Convert, compose, convert_by_type, importer, is_global
+from xbridge._engine.repeat import convert_by_type, importer, is_global
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._host import sequences
 from xbridge._host.sequences import Nest, are_between
@@ -40,10 +37,10 @@ from xbridge._plan.options import find_converter
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination, refuse_unreadable
 from xbridge._plan.steps import Conversion, Options, Plan, Step
-from xbridge._registry.call_cache import decline, direct, resolve_on_call, unchanged
+from xbridge._registry.call_cache import decline, direct, lookup_direct, unchanged
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
-from xbridge.errors import DeviceError, GradientError, OptionError, ValueLossError, XBridgeError
+from xbridge.errors import CopyError, DeviceError, GradientError, OptionError, ValueLossError, XBridgeError
 
 _Stack = Callable[[list[Array]], Array | None]
 
@@ -72,10 +69,29 @@ class _Element(NamedTuple):
         return backend.is_tracing() or backend.unsupported(self.source.array, leaving=True) is None
 
 
-def from_arrays(nest: Nest, target: Backend, options: Options) -> Array:
+def read_list(source: Source) -> tuple[Nest, list[Backend]]:
+    """Return what a number or nested lists hold, and the backends of its arrays, the leading one first."""
+    nest = sequences.flatten(source.array)
+    backends = {kind: backend_for(kind) or source.backend for kind in nest.array_types()}
+    proper = [backend for kind, backend in backends.items() if not issubclass(kind, backend.scalar_types)]
+    return nest, [*proper, *backends.values()] or [source.backend]
+
+
+def from_list(nest: Nest, backends: list[Backend], target: Backend, options: Options) -> Array:
+    """Make an array of a number or nested lists. It is made first if the call maps its dtype."""
+    if options.copy is False:
+        why = "its elements are in separate memory" if nest.shape else "no array can share its memory"
+        raise CopyError.build(f"make an array of this {nest.noun} with copy=False", why, "copy=None")
+    given = options._replace(copy=None)
+    if options.by_dtype:
+        given = given._replace(by_dtype=(), requires_grad=None)
+    make = _from_arrays if nest.array_types() else from_numbers
+    y = call_untraced(make, nest, backends, target, given)
+    return each([y], target, options)[0] if options.by_dtype else y
+
+
+def _from_arrays(nest: Nest, target: Backend, options: Options) -> Array:
     """Stack the arrays of a list in one array."""
-    refuse_sharing(options, nest)
-    options = options._replace(copy=None)
     y = _stack_at_once(nest, target, options)
     if y is None:
         nest = _without_numbers(nest, target, options.dtype) if is_traced() else nest
@@ -110,14 +126,19 @@ def _are_kept(numbers: tuple[complex, ...], dtype: str, target: str) -> bool:
 
 @none_in_traces
 def _stack_at_once(nest: Nest, target: Backend, options: Options) -> Array | None:
-    """Stack plain arrays of one dtype and shape without a description of each; None if that is not safe.
-
-    A list beside the arrays of `align` is in no cached call.
-    """
-    if is_observed(target) or options.order:
+    """Stack plain arrays of one dtype and shape without a description of each; None if that is not safe."""
+    found = None if is_observed(target) else _find_stack(nest.kinds, target, options)
+    if found is None:
         return None
-    fill = stack_filler(nest.kinds, target, options)
-    return None if fill is None else fill(nest.shape, nest.leaves)
+    stack, owner = found
+    is_mixed = any(backend_for(kind) is not owner for kind in nest.kinds)
+    if owner is target and options != Options() and is_mixed:
+        return None  # the stack does not tell which of its values came from elsewhere
+    y = stack(nest.shape, nest.leaves)
+    if y is not None:
+        with suppress(XBridgeError):  # the error has to be about the list
+            return convert(Source(y, owner), target, options)
+    return None
 
 
 def _stack_each(nest: Nest, target: Backend, options: Options) -> Source:
@@ -298,47 +319,68 @@ def _unique(things: Iterable[T]) -> list[T]:
     return found
 
 
-def stack_filler(kinds: frozenset[type], target: Backend, options: Options) -> Filler | None:
-    """Return the function that stacks the arrays of a list of these types; None if they are planned."""
-    found = None if options.grad == "keep" else _find_stack(kinds, target, options)
-    if found is None:
+# -- without a description of each ------------------------------------------------------------------------
+
+
+def find_filler(nest: Nest, target: Backend, options: Options, *, target_is_inferred: bool) -> Filler | None:
+    """Return the function that makes an array of items of the same types without a plan for each, or None.
+
+    A list with these items has been converted before, so the conversion of its stack is cached if it can be.
+    """
+    options = options._replace(copy=None)  # a list is always copied
+    if nest.kinds.issubset(NUMBERS):
+        fill, owner = literals.number_filler(nest.kinds, target, explicit_dtype(options)), get(HOST)
+        options = options_of_numbers(options)
+    else:
+        arrays = [kind for kind in nest.kinds if not is_scalar(kind)]
+        if target_is_inferred and len(arrays) > 1 and is_scalar(type(nest.leaves[0])):
+            return None  # the types do not tell which array comes first, and decides
+        found = _find_stack(nest.kinds, target, options)
+        if found is None:
+            return None
+        fill, owner = found
+    if owner is target and options == Options():
+        return fill
+    finish = find_converter(options, target.name, owner.fast.types[0])
+    return None if finish is decline else literals.chain(fill, finish)
+
+
+def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tuple[Filler, Backend] | None:
+    """Return the function that stacks plain arrays of these types, and the backend of its result; or None.
+
+    Their own library stacks them, if it can check that they are alike. Otherwise the host stacks its views.
+    Of arrays of several types, the target stacks them if one is its own. Others become its own first.
+    """
+    if options.grad == "keep" or options.order:
         return None
-    stack, owner = found
-    rest, must_be_alike = options._replace(copy=None), _must_be_alike(options)
-    # A stack of the target does not tell which of its values came from elsewhere, as its plan has to know.
-    may_plan = owner is not target or all(backend_for(kind) is owner for kind in kinds)
-    finish: Convert = unchanged
-    if not (owner is target and rest == Options()):
-        finish = resolve_on_call(partial(find_converter, rest, target.name))
-    if owner.autograd and owner is not target:  # new memory needs no protection
-        finish = compose(owner.detach, finish)
+    owner = get(HOST)
+    if any(map(is_scalar, kinds)):
+        many = _find_scalar_stack(kinds, target, options)
+    else:
+        backends = {backend_for(kind) for kind in kinds}
+        one = next(iter(backends)) if len(kinds) == 1 else target if target in backends else owner
+        owner = one if one and one.fast.stack_many else owner
+        many = (
+            None
+            if one is target and owner is not target
+            else _find_array_stack(kinds, owner, target, options)
+        )
+    if many is None:
+        return None
+    must_be_alike = _must_be_alike(options)
+    finish = (
+        owner.detach if owner.autograd and owner is not target else unchanged
+    )  # new memory needs no guard
 
-    def fill(shape: tuple[int, ...], items: list[Any]) -> Array | None:
-        row = stack(items)
-        if row is not None and must_be_alike and any(_dtype_of(x) != owner.dtype_of(row) for x in items):
+    def stack(shape: tuple[int, ...], items: list[Any]) -> Array | None:
+        y = many(items)
+        if y is None or len(shape) + y.ndim - 1 > _MOST_AXES:
             return None
-        if row is None or len(shape) + row.ndim - 1 > _MOST_AXES:
+        if must_be_alike and any(_dtype_of(x) != owner.dtype_of(y) for x in items):
             return None
-        if len(shape) > 1:
-            row = row.reshape((*shape, *row.shape[1:]))
-        if finish is unchanged:
-            return row
-        y = finish(row)
-        return _convert_stack(row, owner, target, rest) if y is None and may_plan else y
+        return finish(y.reshape((*shape, *y.shape[1:])) if len(shape) > 1 else y)
 
-    return fill
-
-
-def _convert_stack(row: Array, owner: Backend, target: Backend, options: Options) -> Array | None:
-    """Convert a stack by a plan, which is cached; None if that fails, so that the error is about the list."""
-    if owner is not target:
-        if owner.unsupported(row, leaving=True):
-            return None
-        row = owner.detach(row)
-    source = Source(row, owner)
-    with suppress(XBridgeError):
-        return call_untraced(convert, source, [owner], target, options)
-    return None
+    return stack, owner
 
 
 def _must_be_alike(options: Options) -> bool:
@@ -351,28 +393,20 @@ def _must_be_alike(options: Options) -> bool:
     return options.dtype in UNNAMED or (named is not None and category(named) == "int")
 
 
-def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tuple[_Stack, Backend] | None:
-    """Return how to stack plain arrays of these types, as (stack function, backend of its result), or None.
-
-    Their own library stacks them, if it can check that they are alike. Otherwise the host stacks its views.
-    Of arrays of several types, the target stacks them if one is its own. Others become its own first.
-    """
-    host = get(HOST)
-    if any(map(is_scalar, kinds)):
-        stack_scalars = _find_scalar_stack(kinds, target, options)
-        return stack_scalars and (stack_scalars, host)
-    backends = {backend_for(kind) for kind in kinds}
-    backend = next(iter(backends)) if len(kinds) == 1 else target if target in backends else host
-    stacker = backend if backend and backend.fast.stack_many else host
+def _find_array_stack(
+    kinds: frozenset[type], stacker: Backend, target: Backend, options: Options
+) -> _Stack | None:
+    """Return how a library stacks arrays of these types, after others became its own; None if planned."""
     # A copy, because the table is emptied when another thread begins to observe calls.
     many, converters = stacker.fast.stack_many, direct[stacker.name].copy()
-    if stacker is host and options.device in (None, CPU) and not _must_be_alike(options):
+    if stacker.name == HOST and options.device in (None, CPU) and not _must_be_alike(options):
         exporters = (kind for kind in kinds if not (backend_for(kind) or sequences.is_literal_type(kind)))
         converters.update({kind: importer(target, options) for kind in exporters if is_global(kind)})
-    if not many or (backend is target and stacker is not target) or not kinds <= converters.keys():
+    if not many or not kinds <= converters.keys():
         return None
-    if backend is stacker and len(kinds) == 1:
-        return many, stacker
+    are_own = {backend_for(kind) for kind in kinds} == {stacker}
+    if len(kinds) == 1 and are_own:
+        return many
     convert = convert_by_type(converters)
 
     def stack(items: list[Array]) -> Array | None:
@@ -380,7 +414,7 @@ def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tu
         return None if alike is None else many(list(alike))
 
     # A plan stacks arrays of the library alone in the mode of the caller, and others outside of it.
-    return (stack if backends == {stacker} else stacker.fast.outside_modes(stack)), stacker
+    return stack if are_own else stacker.fast.outside_modes(stack)
 
 
 def _find_scalar_stack(kinds: frozenset[type], target: Backend, options: Options) -> _Stack | None:
@@ -392,20 +426,25 @@ def _find_scalar_stack(kinds: frozenset[type], target: Backend, options: Options
         return None if options.dtype and len(kinds) > 1 else sequences.array_of_scalars(kinds)
     if _must_be_alike(options):
         return None
-    readers: dict[type, Convert] = {}
-    for kind in itertools.filterfalse(is_scalar, kinds):
-        backend = backend_for(kind)
-        if backend is None:
-            return None
-        follows = target.follows if backend is target else None
-        readers[kind] = _scalar_reader(direct[HOST].get(kind, decline), follows)
+    views = {kind: lookup_direct(HOST, kind) for kind in kinds if not is_scalar(kind)}
+    follows = {kind: target.follows for kind in views if backend_for(kind) is target}
     make_stack, dtype_of = cache(sequences.array_of_scalars), get(HOST).dtype_of
 
     def stack(items: list[Any]) -> HostArray | None:
-        scalars = [readers[type(x)](x) if type(x) in readers else x for x in items]
+        scalars = []
+        for x in items:
+            if type(x) in views:
+                view = views[type(x)](x)
+                if view is None or view.ndim:
+                    return None
+                is_followed = follows.get(type(x))
+                # The view of an array that is followed is read-only.
+                if is_followed and not view.flags.writeable and is_followed(x):
+                    return None
+                scalars.append(view[()])
+            else:
+                scalars.append(x)
         types = frozenset(map(type, scalars))
-        if NoneType in types:
-            return None
         row = make_stack(types)(scalars)
         # The libraries promote alike to a dtype that one of the values has.
         is_alike = row is not None and row.dtype.type in types
@@ -413,19 +452,6 @@ def _find_scalar_stack(kinds: frozenset[type], target: Backend, options: Options
 
     is_own = all(kind in NUMBERS or backend_for(kind) is target for kind in kinds)
     return stack if is_own else target.fast.outside_modes(stack)
-
-
-def _scalar_reader(view_of: Convert, follows: Callable[[Array], bool] | None) -> Convert:
-    """Return the function that reads an array without axes as a NumPy scalar, or declines."""
-
-    def read_scalar(x: Array) -> Any:
-        view = view_of(x)
-        # The view of an array that is followed is read-only.
-        if view is None or view.ndim or (follows and not view.flags.writeable and follows(x)):
-            return None
-        return view[()]
-
-    return read_scalar
 
 
 def _dtype_of(x: Array) -> str:
@@ -438,46 +464,3 @@ def _dtype_of(x: Array) -> str:
 def is_scalar(kind: type) -> bool:
     """Return True for the types of Python's numbers and of NumPy's scalars."""
     return kind in NUMBERS or issubclass(kind, get(HOST).scalar_types)
-
-
-# -- numbers and lists, as similar ones were converted before ----------------------------------------------
-
-
-def choose_converter(source: Source) -> tuple[Callable[..., Array], Any, list[Backend]]:
-    """Choose the function that converts an input.
-
-    Return the function, its first argument, and the backends of the arrays in it, the leading one first.
-    """
-    if not source.is_literal():
-        return convert, source, [source.backend]
-    nest = sequences.flatten(source.array)
-    backends = {kind: backend_for(kind) or source.backend for kind in nest.array_types()}
-    if not backends:
-        return from_numbers, nest, [source.backend]
-    proper = [backend for kind, backend in backends.items() if not issubclass(kind, backend.scalar_types)]
-    return from_arrays, nest, [*proper, *backends.values()]
-
-
-def literal_converter(cls: type, target: Backend | None, options: Options) -> Convert:
-    """Return the function that converts numbers, or lists, of a type as similar ones were, or returns None.
-
-    Without a target, the first array decides, and numbers become NumPy's.
-    """
-    if options.copy is False or options.order:
-        return decline
-    return literals.literal_converter(cls, partial(_find_filler, target=target, options=options))
-
-
-def _find_filler(
-    kinds: frozenset[type], first: type, *, target: Backend | None, options: Options
-) -> Filler | None:
-    """Return the function that makes one array of items of these types without a plan for each, or None."""
-    if kinds.issubset(NUMBERS):
-        return planned_filler(kinds, target, options)
-    if target is None:
-        arrays = [kind for kind in kinds if not is_scalar(kind)]
-        first = arrays[0] if len(arrays) == 1 else first
-        if arrays and is_scalar(first):
-            return None
-        target = backend_for(first) or get(HOST)
-    return stack_filler(kinds, target, options)

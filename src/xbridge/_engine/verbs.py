@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 from xbridge._core.devices import CPU, SHARDED, Device
 from xbridge._core.dtypes import DTYPES, category, holds_every, is_numeric
 from xbridge._core.protocol import Array, Backend, HostArray
-from xbridge._core.tracing import none_in_traces
+from xbridge._core.tracing import is_traced, none_in_traces
+from xbridge._engine import literals
 from xbridge._engine.convert import call_untraced, convert, each, in_groups, plan, refuse_unsupported
 from xbridge._engine.execute import run_steps
 from xbridge._engine.repeat import convert_by_type, unless_followed, with_like
@@ -29,7 +31,7 @@ from xbridge._engine.source import (
     resolve_source,
     with_mapped_dtype,
 )
-from xbridge._engine.stack import choose_converter, literal_converter
+from xbridge._engine.stack import find_filler, from_list, read_list
 from xbridge._host.advice import aim
 from xbridge._host.importers import names_in_table
 from xbridge._host.memory import check_castable, native_dtype, ones, overlap, overlap_of_views
@@ -57,7 +59,7 @@ def to_backend(x: object, name: str | ModuleType, options: CallOptions) -> Array
     version = cache_version()
     source, target = resolve_request(x, name), get(name)
     checked = read_options((target, source.backend), options)
-    y = _make(convert, source, [source.backend], target, checked)
+    y = convert(source, target, checked)
     known = find_converter(checked, target.name, type(x))
     if known is not decline and options.are_constant(name):
         key = options.key("convert", name, type(x))
@@ -82,22 +84,26 @@ def asarray(obj: object, like: object, name: str | ModuleType | None, options: C
         target = target or model.backend
         if options.device is None and target is model.backend:
             device_source, options = model, options._replace(device=model.info().device)
+    target_is_inferred = target is None
+    source = resolve_source(obj)
     try:
-        fn, content, backends = choose_converter(resolve_source(obj))
+        nest, backends = read_list(source) if source.is_literal() else (None, [source.backend])
     except (OptionError, UnsupportedArrayError) as error:
         raise error if target is None else aim(error, target) from error.__cause__
-    target_is_inferred = target is None
     target = target or backends[0]
     checked = read_options((target, backends[0]), options)
-    y = _make(fn, content, backends, target, checked)
-    if _is_cacheable(like, [target, *backends]) and given.are_constant(name):
-        if fn is convert:
+    y = from_list(nest, backends, target, checked) if nest else convert(source, target, checked)
+    if _is_repeated(like, device_source, checked) and given.are_constant(name):
+        finish = unchanged if like is None else partial(with_like, source=device_source)
+        key = given.key("asarray", name, type(obj), type(like))
+        if nest is None:
             known = find_converter(checked, target.name, type(obj))
-        else:
-            known = literal_converter(type(obj), None if target_is_inferred else target, checked)
-        if known is not decline:
-            key = given.key("asarray", name, type(obj), type(like))
-            store(key, version, known if like is None else with_like(known, device_source))
+            if known is not decline:
+                store(key, version, finish(known))
+        elif type(obj) in literals.CACHED:
+            fill = find_filler(nest, target, checked, target_is_inferred=target_is_inferred)
+            if fill:
+                literals.cache_filler(key, version, nest, fill, finish)
     return y
 
 
@@ -111,37 +117,26 @@ def align(
     try:
         target, checked, device_source = choose_target(sources, name, like, options)
 
-        def convert_part(kind: str, part: list[Source]) -> list[Any]:
-            if kind == "lists":
-                return list(index_errors(_make(*choose_converter(x), target, checked) for x in part))
-            arrays = [source.array for source in part]
-            return each(arrays, target, checked) if kind == "arrays" else arrays
+        def make_of_list(x: object, options: Options) -> Array | None:
+            source = resolve_source(x)
+            return from_list(*read_list(source), target, options) if source.is_literal() else None
 
-        kinds = ["others" if x.adapts() else "lists" if x.is_literal() else "arrays" for x in sources]
-        ys = in_groups(kinds, sources, convert_part)
+        def convert_part(adapts: bool, part: list[object]) -> list[Any]:  # noqa: FBT001 -- a group
+            return part if adapts else each(part, target, checked, otherwise=make_of_list)
+
+        ys = in_groups([source.adapts() for source in sources], list(xs), convert_part)
     except XBridgeError as error:
         if error.index is None:
             raise
         raise error.at(f"xs[{error.index}]") from error
-    if options.are_constant(name) and _is_cacheable(like, [target, *(x.backend for x in sources)]):
+    # Converters of `checked` decline an array on another device, so only that of `like` is read.
+    model = device_source if like is not None and device_source not in sources else None
+    if _is_repeated(like, model, checked) and options.are_constant(name):
         known = _aligned_before(sources, target, checked, target_is_inferred=name is None and like is None)
         if known is not decline:
-            # Converters of `checked` decline an array on another device, so only that of `like` is read.
-            model = device_source if like is not None and device_source not in sources else None
             key = options.key("align", name, tuple([type(x) for x in xs]), type(like))
             store(key, version, with_like(known, model))
     return tuple(ys)
-
-
-def _make(
-    fn: Callable[..., Array], content: Any, backends: list[Backend], target: Backend, options: Options
-) -> Array:
-    """Convert an input. An array of numbers or of a list is made first if the call maps its dtype."""
-    if fn is convert or not options.by_dtype:
-        options = with_mapped_dtype(content, target, options)
-        return call_untraced(fn, content, backends, target, options)
-    y = call_untraced(fn, content, backends, target, options._replace(by_dtype=(), requires_grad=None))
-    return each([y], target, options)[0]
 
 
 def _aligned_before(
@@ -167,10 +162,10 @@ def _aligned_before(
     return convert_by_type(converters)
 
 
-def _is_cacheable(like: object, backends: list[Backend]) -> bool:
-    """Return True if a call may be cached: no compiler traces it, and the type of `like` has a backend."""
-    traced = any(backend.is_tracing() for backend in backends)
-    return not traced and (like is None or type(like) in by_type)
+def _is_repeated(like: object, device_source: Source | None, options: Options) -> bool:
+    """Return True if a call may be cached: with `like`, whose type has a backend, on the host alone."""
+    is_on_host = device_source is None or options.device == CPU
+    return is_on_host and (like is None or type(like) in by_type) and not is_traced()
 
 
 def choose_target(

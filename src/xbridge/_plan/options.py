@@ -16,7 +16,7 @@ from xbridge._core.wording import option_of, text_of
 from xbridge._host.exporters import is_of_library, names_of
 from xbridge._host.memory import dtype_of_code
 from xbridge._plan.steps import Options
-from xbridge._registry.call_cache import decline, lookup, lookup_direct, try_in_order
+from xbridge._registry.call_cache import cached, decline, lookup, lookup_direct, try_in_order
 from xbridge._registry.registry import backends_for_object, get, is_root
 from xbridge.backends import HOST, INDEX
 from xbridge.errors import FOREIGN_ERRORS, DeviceError, DTypeError, OptionError, XBridgeError, shown
@@ -77,30 +77,26 @@ class CallOptions(NamedTuple):
 
 
 def cache_key(options: Options, name: str, cls: type) -> tuple[object, ...] | None:
-    """Return the key of a conversion to a backend; None if no conversion with these options is cached."""
-    given = _as_given(options)
-    return given and given.key("convert", name, cls)
+    """Return the key of a conversion to a backend; None if no conversion with these options is cached.
+
+    Those have more options than users can give in one call, or depend on the strides of each array.
+    """
+    if options.order or any(options[len(CallOptions._fields) :]):
+        return None
+    device, *others = options[: len(CallOptions._fields)]
+    # A plain string is compared faster than a device.
+    return CallOptions(device and str(device), *others).key("convert", name, cls)
 
 
 @traced_as(lambda *_: decline)
 def find_converter(options: Options, name: str, cls: type) -> Callable[[Any], Any]:
     """Return a function that converts arrays of a type without a plan, or returns None to decline."""
-    given = _as_given(options)
-    if given is None:
-        return decline
-    known = given.lookup("convert", name, cls)
-    plain = decline if any(option is not None for option in given) else lookup_direct(name, cls)
-    if known is decline:
-        return plain
-    return known if plain is decline else try_in_order(plain, known)
-
-
-def _as_given(options: Options) -> CallOptions | None:
-    """Return checked options as those of a call; None if they are more, or depend on the strides."""
-    if options.order or any(options[len(CallOptions._fields) :]):
-        return None
-    device, *others = options[: len(CallOptions._fields)]
-    return CallOptions(device and str(device), *others)  # a plain string is compared faster
+    key = cache_key(options, name, cls)
+    known = decline if key is None else cached.get(key, decline)
+    if options != Options():
+        return known
+    plain = lookup_direct(name, cls)
+    return plain if known is decline else known if plain is decline else try_in_order(plain, known)
 
 
 _COMMON = CallOptions._fields.index("requires_grad")

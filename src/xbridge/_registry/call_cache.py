@@ -20,12 +20,13 @@ from xbridge.errors import FOREIGN_ERRORS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, TypeVar
 
     from xbridge._core.protocol import Array, Backend
     from xbridge.errors import XBridgeError
 
     Convert = Callable[[Any], Any]
+    F = TypeVar("F", bound=Callable[..., Any])
 
 
 direct: dict[Any, dict[type, Convert]] = {HOST: {}}
@@ -118,9 +119,9 @@ def store(
 def store_by_key(
     call: tuple[object, ...],
     version: int,
-    run: Convert,
+    run: F,
     key: object,
-    dispatch: Callable[[dict[object, Convert]], Convert],
+    dispatch: Callable[[dict[object, F]], Callable[..., Any]],
 ) -> None:
     """Cache a call for arrays with a key alone, as `store` does.
 
@@ -130,7 +131,7 @@ def store_by_key(
     with _lock:
         if version != _version or not _is_open:
             return
-        table: dict[object, Convert] | None = getattr(cached.get(call), "table", None)
+        table: dict[object, F] | None = getattr(cached.get(call), "table", None)
         if table is not None:
             _put(table, key, run)
         elif call not in cached:
@@ -188,25 +189,6 @@ def try_in_order(first: Convert, other: Convert) -> Convert:
     def convert(x: Any) -> Any:
         y = first(x)
         return other(x) if y is None else y
-
-    return convert
-
-
-def resolve_on_call(find: Callable[[type], Convert]) -> Convert:
-    """Return a function that converts as the one that is found for the type of an array.
-
-    That is looked up again if it declines: what it can convert may have become known elsewhere. All arrays
-    are of one type.
-    """
-    found: Convert = decline
-
-    def convert(x: Any) -> Any:
-        nonlocal found
-        y = found(x)
-        if y is None:
-            found = find(type(x))
-            y = found(x)
-        return y
 
     return convert
 
