@@ -58,7 +58,7 @@ Array: TypeAlias = Any
 class Exporter(Protocol):
     """An object that exports memory by DLPack. The consumer passes its stream."""
 
-    def __dlpack_device__(self) -> tuple[int, int]:
+    def __dlpack_device__(self) -> tuple[int, int]:  # pyright: ignore[reportReturnType] -- it is a protocol
         """Return the type and the number of the device."""
 
     def __dlpack__(self, *, stream: int | None = None, **options: object) -> object:

@@ -362,13 +362,14 @@ def _find_entry(name: str) -> Entry:
     claims = entries_for(name)
     if not claims:
         raise unknown_backend_error(name, known_backends())
-    if len(claims) > 1:
+    entry, *others = claims
+    if others:
         raise OptionError.build(
             f"use backend {name!r}",
             f"{' and '.join(map(str, claims))} claim the same name",
             " or ".join(f"pip uninstall {claim.package}" for claim in claims),
         )
-    return claims[0]
+    return entry
 
 
 def _read_plugins() -> dict[str, tuple[Entry, ...]]:
