@@ -49,16 +49,17 @@ def align_back(
     arrays : tuple
         As from `align`.
     restore : callable
-        ``restore(result, to=None, *, dtype=None)`` converts a result, an array or a tree of arrays, to
-        the library and the device of the array that decided, or of argument number `to`. With
-        ``dtype=True`` it gets the dtype of that argument too, or any `dtype` as for `to_backend`.
+        ``restore(result, to=None, *, dtype=None)`` converts a result, an array or a tree of arrays as for
+        `xbridge.tree.to_backend`, to the library and the device of the array that decided, or of argument
+        number `to`. With ``dtype=True`` it gets the dtype of that argument too, or any `dtype` as for
+        `to_backend`. Numbers and other leaves stay as they are.
 
     Raises
     ------
     OptionError
-        No argument is an array, so there is no library to go back to.
+        No argument is an array, so there is no library to go back to; or `to` is not the index of an array.
     XBridgeError
-        As for `align`.
+        As for `align` and `to_backend`.
 
     Examples
     --------
@@ -66,6 +67,8 @@ def align_back(
     >>> (a, b), restore = align_back(np.ones(2), torch.ones(2), backend="torch")
     >>> restore(torch.add(a, b))
     array([2., 2.])
+    >>> restore(torch.add(a, b), to=1)
+    tensor([2., 2.], dtype=torch.float64)
     >>> (a,), restore = align_back(np.ones(2), backend="torch")  # of one array too, a tuple comes first
     """
     sources = [resolve_source(x) for x in xs]
@@ -89,37 +92,7 @@ class Restore:
 
     @entry_point
     def __call__(self, result: Any, /, to: int | None = None, *, dtype: object = None) -> Any:
-        """Convert an array, or a tree of arrays, back.
-
-        Parameters
-        ----------
-        result : array or tree
-            The result. Numbers and other leaves stay unchanged. Containers are those of
-            `xbridge.tree.to_backend`.
-        to : int, optional
-            The index of an argument of `align_back`. By default the array that decided.
-        dtype : bool or dtype, optional
-            True for the dtype of that argument. Any other value as for `to_backend`.
-
-        Returns
-        -------
-        array or tree
-            In the library and on the device of that argument.
-
-        Raises
-        ------
-        OptionError
-            There is no such argument, or it was a number or a list.
-        XBridgeError
-            As for `to_backend`.
-
-        Examples
-        --------
-        >>> import numpy as np, torch, xbridge
-        >>> (a, b), restore = xbridge.align_back(np.ones(2, "float32"), torch.zeros(2))
-        >>> restore(a + b, to=1)
-        tensor([1., 1.])
-        """
+        """Convert an array, or a tree of arrays, back, as `xbridge.align_back` says."""
         name, device, kind = self.array_location(to)
         named = kind if dtype is True else None if dtype is False else dtype
         place = str(device)
