@@ -44,10 +44,10 @@ EXPORTERS: list[Any] = [Exporter(), STORED, array("d", [1.0, 2.0])]
 @pytest.mark.parametrize("x", EXPORTERS, ids=["__array__", "a dataclass", "a buffer"])
 @pytest.mark.parametrize("way", WAYS)
 def test_transfer__exporters_are_converted_or_kept_as_asked(way: str, x: Any) -> None:
-    """An exporter in a container is an error that names it, unless the call says what to do with it."""
+    """The first exporter in a container is an error, unless the call says what to do with it."""
     run = WAYS[way]
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"at tree\['x'\]\[1\]") as caught:
-        run({"x": (np.ones(1), x)}, "numpy")
+        run({"x": (np.ones(1), x), "y": [memoryview(array("d")), x]}, "numpy")
     assert caught.value.hint == "exporters=True, or exporters=False"
     assert run({"x": (np.ones(1), x)}, "numpy", exporters=False)["x"][1] is x
     assert run({"x": (np.ones(1), x)}, "numpy", exporters=True)["x"][1].tolist() == [1.0, 2.0]

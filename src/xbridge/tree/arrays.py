@@ -179,8 +179,8 @@ def flatten_batch(tree: Tree, chosen: Leaves) -> TreeArrays:
         kinds.known[type(tree)] = decline
     batch = flatten(tree, kinds, alone=alone)
     if chosen.exporters is None and not alone:
-        first = {type(x): i for i, x in reversed([*enumerate(batch.leaves)])}
-        for i in first.values():
+        classes = [*map(type, batch.leaves)]
+        for i in map(classes.index, dict.fromkeys(classes)):
             x = batch.leaves[i]
             if not chosen._replace(exporters=False).take(x):
                 action = f"convert a batch with {type_of(x)} at {batch.path(i)}"

@@ -10,7 +10,7 @@ from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
-from xbridge._engine.convert import call_untraced, convert, each, plan
+from xbridge._engine.convert import call_untraced, convert, each, in_groups, plan
 from xbridge._engine.repeat import compose
 from xbridge._engine.source import import_for, resolve_source
 from xbridge._host.exporters import has_attribute
@@ -210,15 +210,15 @@ def _convert_and_list(target: Backend, convert: ArrayFn, xs: list[Any], *, keeps
     """Convert arrays, and turn those without axes into Python numbers, all by one transfer to the host."""
     made: list[Any] = convert(xs)
     host = get(HOST)
-    other = partial(_keep, target=host, keeps=keeps)
-    single = [i for i, y in enumerate(made) if backend_for(type(y)) is target and y.ndim == 0]
-    try:
-        views = each([made[i] for i in single], host, Options(), otherwise=other)
-    except XBridgeError as error:
-        if error.index is not None:
-            error.remap_index(single)
-        raise
-    for i, view in zip(single, views, strict=True):
-        if type(view) in host.fast.types and host.dtype_of(view) in DTYPES:  # dates, for example, stay
-            made[i] = view.tolist()
-    return made
+
+    def list_part(are_single: bool, part: list[Any]) -> list[Any]:  # noqa: FBT001 -- a group
+        if are_single:
+            views = each(part, host, Options(), otherwise=partial(_keep, target=host, keeps=keeps))
+            for i, view in enumerate(views):
+                if (
+                    type(view) in host.fast.types and host.dtype_of(view) in DTYPES
+                ):  # dates, for example, stay
+                    part[i] = view.tolist()
+        return part
+
+    return in_groups([backend_for(type(y)) is target and y.ndim == 0 for y in made], made, list_part)
