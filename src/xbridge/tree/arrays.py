@@ -26,8 +26,8 @@ from xbridge.errors import (
     type_of,
     with_article,
 )
-from xbridge.tree.containers import PLAIN, Container, find_container
-from xbridge.tree.leaf import PLAIN_TYPES, Leaves, converter_finder, leaf_converter
+from xbridge.tree.containers import PLAIN, PLAIN_TYPES, Container, find_container
+from xbridge.tree.leaf import Leaves, converter_finder, leaf_converter
 
 if TYPE_CHECKING:
     from xbridge._core.protocol import ArrayFn, Backend

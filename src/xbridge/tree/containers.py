@@ -25,6 +25,9 @@ from xbridge._registry.registry import backend_for
 from xbridge.errors import UnsupportedArrayError, type_of, with_article
 from xbridge.tree.registered import find_registration
 
+PLAIN_TYPES = (str, bytes, *NUMBERS, NoneType)
+"""Leaves of these types are not arrays in any library."""
+
 _BASES = (OrderedDict, defaultdict, dict, list, deque, tuple, object)
 
 
@@ -58,7 +61,7 @@ def find_container(x: object) -> Container | None:
     cls: Any = type(x)
     if cls in PLAIN:
         return PLAIN[cls]
-    if cls in (str, bytes, NoneType, _get_loaded("torch", "Size"), *NUMBERS) or backend_for(cls) is not None:
+    if cls in PLAIN_TYPES or cls is _get_loaded("torch", "Size") or backend_for(cls) is not None:
         return None
     # The libraries register builtin containers too, but keep less of them, such as no default factory.
     registered = None if cls in _BASES else find_registration(cls, x)

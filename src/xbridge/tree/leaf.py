@@ -33,6 +33,7 @@ from xbridge.errors import (
     shown,
     type_of,
 )
+from xbridge.tree.containers import PLAIN_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Array, ArrayFn, Backend
     from xbridge._engine.repeat import Convert
     from xbridge._engine.source import Source
-
-PLAIN_TYPES = (str, bytes, *NUMBERS, type(None))
-"""Leaves of these types are not arrays in any library."""
 
 _TEXT = frozenset("SUT")
 """NumPy's codes for the kinds of dtypes whose items are strings."""

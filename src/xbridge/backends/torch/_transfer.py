@@ -164,18 +164,13 @@ def to_device(x: torch.Tensor, device: Device, /) -> torch.Tensor:
     x = apply_pending(check_readable(x))
     if _is_traced():
         return x.to(device._word)  # an older compiler follows a plain string alone
-    result_device = torch.device(device)
-    return x.to(result_device) if x.numel() * x.itemsize < sizes().least else _move_large(x, result_device)
-
-
-def _move_large(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy a large tensor to another device, through buffers if it is plain."""
-    accelerator = device if x.is_cpu else x.device
-    if x.is_cpu is (device.type == "cpu") or not may_use_buffers(accelerator) or (x.is_cpu and x.is_pinned()):
-        return x.to(device)
-    if not is_bare(x):
-        return x.to(device)
-    return send_tensor(x, device) if x.is_cpu else fetch_tensor(x)
+    place = torch.device(device)
+    accelerator = place if x.is_cpu else x.device
+    if x.numel() * x.itemsize < sizes().least or x.is_cpu is (place.type == "cpu"):
+        return x.to(place)
+    if not (may_use_buffers(accelerator) and is_bare(x)) or (x.is_cpu and x.is_pinned()):
+        return x.to(place)
+    return send_tensor(x, place) if x.is_cpu else fetch_tensor(x)
 
 
 class _TorchTransfers(Transfers):
@@ -199,7 +194,7 @@ class _TorchTransfers(Transfers):
                 return None
             try:
                 x = from_numpy(host)
-                return x.to(result_device) if host.nbytes < sizes().least else _move_large(x, result_device)
+                return x.to(result_device) if host.nbytes < sizes().least else to_device(x, device)
             except DECLINED:  # an integer by its other C name; any other error comes from the plan too
                 return None
 
@@ -261,7 +256,10 @@ class _TorchTransfers(Transfers):
         return nbytes >= sizes().least and may_use_buffers(torch.device(device))
 
     def stream_to_device(self, host: HostArray, device: Device, dtype: str | None = None, /) -> torch.Tensor:
-        return send(host, torch.device(device), dtype)
+        word, place = dtype or host.dtype.name, torch.device(device)
+        strides = np.empty_like(host, np.uint8, order="C" if 0 in host.strides else "K").strides
+        out = torch.empty_strided(host.shape, strides, dtype=getattr(torch, word), device=place)
+        return _fill(out, host, native_dtype(word))
 
     def release_buffers(self) -> None:
         try:
@@ -444,14 +442,6 @@ class _Half:
 
 Piece: TypeAlias = tuple[HostArray, torch.Tensor]
 Move: TypeAlias = Callable[[_Half, HostArray, torch.Tensor], None]
-
-
-def send(host: HostArray, place: torch.device, dtype: str | None = None) -> torch.Tensor:
-    """Cast or copy into new memory on a device, with the layout that NumPy would give the cast array."""
-    word = dtype or host.dtype.name
-    strides = np.empty_like(host, np.uint8, order="C" if 0 in host.strides else "K").strides
-    out = torch.empty_strided(host.shape, strides, dtype=getattr(torch, word), device=place)
-    return _fill(out, host, native_dtype(word))
 
 
 def send_tensor(x: torch.Tensor, place: torch.device) -> torch.Tensor:
