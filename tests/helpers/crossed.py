@@ -12,7 +12,7 @@ import pytest
 from inside import get_backend
 
 import xbridge
-from xbridge.functions.libraries import functions_of
+from xbridge.functions.libraries import function_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ def curve(x: Any) -> Any:
 FUNCTIONS = [
     name
     for name in xbridge.known_backends()
-    if xbridge.is_available(name) and functions_of(get_backend(name)).rule is not None
+    if xbridge.is_available(name) and function_of(get_backend(name), "rule") is not None
 ]
 """The libraries whose functions have derivatives."""
 

@@ -13,7 +13,7 @@ import re
 import sys
 from contextlib import suppress
 from inspect import Parameter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from xbridge import asarray
 from xbridge.errors import OptionError, XBridgeError, shown
@@ -21,7 +21,7 @@ from xbridge.extend import HOST, Options, backend_for, call_cache, each, get_bac
 from xbridge.functions.treedef import LITERALS, are_arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
     from xbridge.protocol import Array, Backend, HostArray
 
@@ -29,37 +29,31 @@ PLAIN = Options()
 """The options of a function for which none was given."""
 
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_BY_KEYWORD = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 _BASELINE_REFCOUNT = 2
 """References to an item of a list, or to the base of an array, while they are counted."""
 
 
-class ArrayParameters(NamedTuple):
-    """The parameters of a function that `arrays=` names."""
+def map_named(
+    names: dict[int | str, str],
+    fn: Callable[[Any], Any],
+    function: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments, after `fn` was applied to the named ones that are neither arrays nor None."""
 
-    function: str
-    positional: list[str]
-    """All parameters of the function that can be given by position."""
-    names: Collection[str]
-    keywords: Collection[str]
-    """Those names that can be given by keyword; `**kwargs` may have the name of a parameter that cannot."""
-
-    def map(
-        self, fn: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments, after `fn` was applied to the named ones that are neither arrays nor None."""
-        places = dict(zip(self.positional, args, strict=False))
-        made = [self._apply(fn, x, name, self.names) for name, x in places.items()]
-        named = {key: self._apply(fn, x, key, self.keywords) for key, x in kwargs.items()}
-        return (*made, *args[len(made) :]), named
-
-    def _apply(self, fn: Callable[[Any], Any], x: Any, name: str, names: Collection[str]) -> Any:
-        if name not in names or x is None or are_arrays(type(x)):
+    def apply(place: int | str, x: Any) -> Any:
+        if place not in names or x is None or are_arrays(type(x)):
             return x
         try:
             return fn(x)
         except XBridgeError as error:
-            raise error.at(f"argument {name!r} of {self.function}") from error
+            raise error.at(f"argument {names[place]!r} of {function}") from error
+
+    made = [apply(i, x) for i, x in enumerate(args)]
+    return tuple(made), {key: apply(key, x) for key, x in kwargs.items()}
 
 
 def import_exporter(x: Any, dtype: object) -> Any:
@@ -81,8 +75,8 @@ def protect_host(host: Any, x: Array) -> Any:
     return host
 
 
-def read_array_parameters(given: object, fn: Callable[..., Any], function: str) -> ArrayParameters | None:
-    """Return the parameters of a function that `arrays=` names; raise if there is no such parameter.
+def find_named(given: object, fn: Callable[..., Any], function: str) -> dict[int | str, str] | None:
+    """Return the parameters that `arrays=` names, by position and by keyword; raise if one does not exist.
 
     Those of ``*args`` and ``**kwargs``, and of functions in C that have no signature, have no names.
     """
@@ -91,16 +85,18 @@ def read_array_parameters(given: object, fn: Callable[..., Any], function: str) 
     parameters: list[Parameter] = []
     with suppress(TypeError, ValueError):
         parameters += inspect.signature(fn).parameters.values()
-    positional = [p.name for p in parameters if p.kind in _BY_POSITION]
-    known = [*positional, *[p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY]]
+    places: list[tuple[int | str, str]] = [
+        *enumerate([p.name for p in parameters if p.kind in _BY_POSITION]),
+        *[(p.name, p.name) for p in parameters if p.kind in _BY_KEYWORD],
+    ]
+    known = list(dict.fromkeys([name for _, name in places]))
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(x, str) for x in names):
         reason = f"it names no parameters of {function}"
     elif not all(name in known for name in names):
         reason = f"{function} has no such parameter"
     else:
-        fixed = {p.name for p in parameters if p.kind is Parameter.POSITIONAL_ONLY}
-        return ArrayParameters(function, positional, names, {*names} - fixed)
+        return {place: name for place, name in places if name in names}
     hint = f"arrays={tuple(known)}" if known else "a function around it, made by def"
     raise OptionError.build(f"take arrays={shown(given)}", reason, hint)
 

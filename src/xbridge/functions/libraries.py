@@ -1,4 +1,18 @@
-"""What a library offers to aligned functions: five optional names, which each library's module writes here.
+"""What a library offers to aligned functions: five functions, each of them optional.
+
+- `rule(call)`: the rule of a function of the library, which has derivatives. A call has the function, the
+  structure of its arguments, and all that the user gives beside them. Without this function, calls from other
+  libraries have no derivatives.
+- `check_call(name)`: raise if a function of the library cannot run in this thread now.
+- `modes()`: the modes of this thread that change what a function of the library returns. The result is
+  hashable. It is the `modes` of the call that `rule` gets, whose function runs in these modes wherever it
+  runs.
+- `run(rule, xs)`: run a rule on arrays of the library, within its graphs and transforms, and return a
+  sequence of arrays. A library whose backend has no `follows` runs only rules of functions with a signature,
+  to compute them later.
+- `trace(key, xs, numbers)`: add a call to the program that a compiler of the library traces, and return a
+  sequence of arrays. The key stands for the call in `xbridge.functions.programs`. A compiler follows this
+  function.
 
 A backend outside of xbridge has them in one object, under the name `functions`.
 """
@@ -6,80 +20,45 @@ A backend outside of xbridge has them in one object, under the name `functions`.
 from __future__ import annotations
 
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from xbridge.errors import OptionError
 from xbridge.extend import HOST, get_backend, tracing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from xbridge.functions.rules import Call, DerivableFunction
-    from xbridge.protocol import Array, Backend
+    from xbridge.protocol import Backend
 
-_INDEX = {name: f"xbridge.functions.{name}" for name in ("dask", "jax", "numpy", "torch")}
-
-
-class LibraryFunctions(ModuleType):
-    """The functions that a library writes; None for each of the others.
-
-    It is a module, because torch's compiler can follow those.
-    """
-
-    rule: Callable[[Call], DerivableFunction] | None = None
-    """`rule(call)`: the rule of a function of the library, which has derivatives.
-
-    A call has the function, the structure of its arguments, and all that the user gives beside them. Without
-    this function, calls from other libraries have no derivatives.
-    """
-    check_call: Callable[[str], None] | None = None
-    """`check_call(name)`: raise if a function of the library cannot run in this thread now."""
-    modes: Callable[[], object] | None = None
-    """`modes()`: the modes of this thread that change what a function of the library returns.
-
-    The result is hashable. It is the `modes` of the call that `rule` gets, whose function runs in these modes
-    wherever it runs.
-    """
-    run: Callable[[DerivableFunction, list[Array]], Sequence[Array]] | None = None
-    """`run(rule, xs)`: run a rule on arrays of the library, within its graphs and transforms.
-
-    A library whose backend has no `follows` runs only rules of functions with a signature, to compute them
-    later.
-    """
-    trace: Callable[[str, list[Array], list[Any]], Sequence[Array]] | None = None
-    """`trace(key, xs, numbers)`: add a call to the program that a compiler of the library traces.
-
-    The key stands for the call in `xbridge.functions.programs`. A compiler follows this function.
-    """
-
-    def __init__(self, backend: Backend) -> None:
-        super().__init__(backend.name)
-        given = import_module(_INDEX[backend.name]) if backend.name in _INDEX else backend.functions
-        names = LibraryFunctions.__annotations__
-        vars(self).update({name: getattr(given, name, None) for name in names}, backend=backend)
+_INDEX = {
+    "dask": {"run": "dask"},
+    "jax": {"rule": "jax.rules", "check_call": "jax.rules", "run": "jax.calls"},
+    "numpy": {"rule": "numpy"},
+    "torch": {"rule": "torch.rules", "modes": "torch.private", "run": "torch.calls", "trace": "torch.calls"},
+}
+"""The module of each function, which is imported when the function is needed."""
 
 
 class _Found:
-    """The functions of each library, as attributes: a compiler does not guard those of a class."""
+    """The functions that were needed, as attributes: a compiler does not guard those of a class."""
 
 
-def functions_of(backend: Backend) -> LibraryFunctions:
-    """Return what a library offers to aligned functions."""
-    found: LibraryFunctions = getattr(_Found, _find(backend.name))
-    return found
+def function_of(backend: Backend, word: str) -> Any:
+    """Return a function of a library by one of the five words; None if the library does not have it."""
+    if backend.functions is not None:
+        return getattr(backend.functions, word, None)
+    return getattr(_Found, _find(backend.name, word))
 
 
 @tracing.constant_in_traces
-def _find(name: str) -> str:
-    """Find the functions of a library, if that was not done, and return the name of their attribute.
+def _find(library: str, word: str) -> str:
+    """Find a function, if that was not done, and return the name of its attribute.
 
-    The name and not the functions, because a compiler keeps the result of a call at trace time in a program.
+    The name and not the function, because a compiler keeps the result of a call at trace time in a program.
     """
-    backend = get_backend(name)
-    found = vars(_Found).get(name)
-    if found is None or found.backend is not backend:
-        setattr(_Found, name, LibraryFunctions(backend))
+    name = f"{word}_{library}"
+    if name not in vars(_Found):
+        module = _INDEX.get(library, {}).get(word)
+        setattr(_Found, name, module and getattr(import_module(f"xbridge.functions.{module}"), word))
     return name
 
 
@@ -93,7 +72,6 @@ def rule_of(call: Call) -> DerivableFunction:
                     f"it is a function of {call.library}, and only functions of numpy take a derivative",
                     f"the same without {how}=, or backend='numpy'",
                 )
-        make = functions_of(get_backend(call.library)).rule or functions_of(get_backend(HOST)).rule
-        assert make is not None  # noqa: S101 -- NumPy has one
+        make = function_of(get_backend(call.library), "rule") or function_of(get_backend(HOST), "rule")
         call.rule = make(call)
     return call.rule

@@ -38,12 +38,13 @@ from xbridge.functions.inputs import (
     convert_inputs,
     could_write,
     error_at,
+    find_named,
     import_exporter,
+    map_named,
     must_copy,
     protect_host,
-    read_array_parameters,
 )
-from xbridge.functions.libraries import functions_of, rule_of
+from xbridge.functions.libraries import function_of, rule_of
 from xbridge.functions.programs import Program
 from xbridge.functions.rules import (
     Call,
@@ -57,6 +58,7 @@ from xbridge.functions.treedef import (
     ARRAY,
     LEAVES,
     LITERALS,
+    are_arrays,
     argument_paths,
     argument_treedefs,
     flatten,
@@ -95,7 +97,7 @@ class Function:
     arrays: object = None
 
     def __post_init__(self) -> None:
-        self.named = read_array_parameters(self.arrays, self.fn, self.name)
+        self.named = find_named(self.arrays, self.fn, self.name)
         self.rules: dict[Any, DerivableFunction] = {}
         self.programs: list[Program] = []
         """The calls in compiled programs, which live as long as the function."""
@@ -125,7 +127,7 @@ class Function:
 
     def rule(self, library: str, array_library: str, treedef: TreeDef) -> DerivableFunction:
         """Return the rule for calls of a structure, whose results go to the library `array_library`."""
-        find_modes = functions_of(get_backend(library)).modes
+        find_modes = function_of(get_backend(library), "modes")
         modes = find_modes and find_modes()
         key = (library, array_library, treedef, modes)
         try:
@@ -250,7 +252,8 @@ def _read_inputs(function: Function, args: tuple[Any, ...], kwargs: dict[str, An
     if named is None:
         return _find_arrays(function, args, kwargs, ())
     dtype = None if function.given.narrowing else function.options.dtype
-    args, kwargs = named.map(partial(import_exporter, dtype=dtype), args, kwargs)
+    read_exporter = partial(import_exporter, dtype=dtype)
+    args, kwargs = map_named(named, read_exporter, function.name, args, kwargs)
     found = _find_arrays(function, args, kwargs, ())
     news: list[Array] = []
 
@@ -259,11 +262,11 @@ def _read_inputs(function: Function, args: tuple[Any, ...], kwargs: dict[str, An
         keeps = has_arrays(flatten(x, [], [])) or (bool(found.arrays) and dtype is None)
         library = found.array_library if keeps else found.library
         # An array that is converted afterwards is mapped then. One that the call keeps is not.
-        named = None if keeps or function.given.narrowing else function.dtype
-        news.append(asarray(x, backend=library.name, dtype=named))
+        own = None if keeps or function.given.narrowing else function.dtype
+        news.append(asarray(x, backend=library.name, dtype=own))
         return news[-1]
 
-    args, kwargs = named.map(make, args, kwargs)
+    args, kwargs = map_named(named, make, function.name, args, kwargs)
     if found.arrays and news:
         return _find_arrays(function, args, kwargs, news)
     return found._replace(args=args, kwargs=kwargs)
@@ -313,11 +316,10 @@ def _is_embedded(function: Function, read: CallInputs) -> bool:
     A lazy library without transforms, such as Dask, embeds the functions that have a signature.
     """
     library = read.array_library
-    if read.library is library or functions_of(library).run is None:
+    if read.library is library or not read.arrays:
         return False
-    if library.follows is None:
-        return function.given.signature is not None
-    return _is_tracked(read.arrays[read.leading])
+    is_lazy = library.follows is None and function.given.signature is not None
+    return (is_lazy or _is_tracked(read.arrays[read.leading])) and function_of(library, "run") is not None
 
 
 # -- within graphs, transforms and programs ------------------------------------------------------------------
@@ -336,7 +338,7 @@ def _run_embedded(function: Function, read: CallInputs) -> Any:
             xs.append(_cast_and_cut(y, array_library, library, options))
         except XBridgeError as error:
             raise error_at(error, f"{argument_paths(treedef)[i]} of {function.name}") from error
-    trace = functions_of(array_library).trace
+    trace = function_of(array_library, "trace")
     if trace is not None and array_library.is_tracing():
         symbols = (int, float, *tracing.symbolic_numbers)
         objects = [x for x in read.traced if type(x) not in symbols]
@@ -379,9 +381,7 @@ def latest_traceable() -> TreeDef:
 def _run_rule(rule: DerivableFunction, xs: list[Array], *, refuses_cut: bool = False) -> Any:
     """Run a rule on arrays of the array library, and build the result."""
     array_library = get_backend(rule.call.array_library)
-    run = functions_of(array_library).run
-    assert run is not None  # noqa: S101 -- only such libraries embed a call
-    ys = run(rule, xs)
+    ys = function_of(array_library, "run")(rule, xs)
     treedef = latest.treedef
     if refuses_cut and array_library.follows is not None:
         kinds = mask_inexact(map(array_library.array_info, xs))
@@ -412,7 +412,7 @@ def _run_directly(function: Function, read: CallInputs) -> Any:
     They go to NumPy if no argument has an array, unless they are traced.
     """
     library = read.library
-    if (check := functions_of(library).check_call) is not None:
+    if (check := function_of(library, "check_call")) is not None:
         check(function.name)
     device, restored = CPU, None
     if read.arrays:
@@ -479,15 +479,21 @@ def _restore_result(
 
     Those of the dtype that the user names get the dtype `restored`, if there is one.
     """
-    mapped = ((str(function.given.restore), restored),) if restored else ()
-    options = _result_options(function, device)._replace(by_dtype=mapped)
+    mapped = {str(function.given.restore): restored} if restored else {}
+    options = _result_options(function, device)._replace(by_dtype=tuple(mapped.items()))
+    if are_arrays(type(result)):
+        grad: Any = options.grad
+        try:
+            return to_backend(result, name, device=device, dtype=mapped or options.dtype, grad=grad)
+        except XBridgeError as error:
+            raise error_at(error, f"the result of {function.name}") from error
     arrays: list[Array] = []
     traced: list[Any] = []
     treedef = flatten_result(result, function.name, arrays, traced)
 
     def keep_text(x: Array, _: Options) -> Array | None:  # in a container, as in `xbridge.tree`
         kind = getattr(getattr(x, "dtype", None), "kind", "")
-        return x if kind in ("U", "S", "T") and x is not result else None
+        return x if kind in ("U", "S", "T") else None
 
     try:
         made = each(arrays, get_backend(name), options, otherwise=keep_text)
@@ -558,33 +564,13 @@ def _make_converter(owner: Backend, library: Backend, options: Options) -> Calla
     return convert
 
 
-def _make_returning_converter(
-    function: Function, library: Backend, name: str
-) -> Callable[[Any, Device], Array | None] | None:
-    """Return the function that converts a result of one array, or declines; None if it has no options."""
-    options, types = _result_options(function, None), library.fast.types
-    grad: Any = options.grad
-    if options == PLAIN:
-        return None
-
-    def give_back(result: Any, device: Device) -> Array | None:
-        if type(result) not in types:
-            return None
-        try:
-            return to_backend(result, name, device=device, dtype=options.dtype, grad=grad)
-        except XBridgeError:  # the error of a tree names the result
-            return None
-
-    return give_back
-
-
 def _make_cached_call(
     function: Function, read: CallInputs, at: list[int]
 ) -> Callable[..., tuple[Any] | None]:
     """Return a cached call with arrays in the places `at`. It does not keep the function alive."""
     array_library, library, treedef = read.array_library, read.library, read.treedef
     name, device_of, follows = array_library.name, array_library.device_of, array_library.follows
-    check, is_own = functions_of(library).check_call, library is array_library
+    check, is_own = function_of(library, "check_call"), library is array_library
     options = function.options
     is_plain = options == PLAIN
     can_embed = is_plain and not read.kwargs and len(at) == len(read.args)
@@ -593,7 +579,7 @@ def _make_cached_call(
     # A table of conversions without options declines an array that is on another device than the CPU.
     is_looked_up = is_plain and not is_own and not could_write(array_library, library, options)
     has_device = not array_library.host_only and not is_looked_up
-    give_back = _make_returning_converter(function, library, name)
+    direct = call_cache.direct[name] if _result_options(function, None) == PLAIN else {}
 
     def call_cached(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
         """Return the result in a tuple, or None to decline, before the function runs."""
@@ -614,11 +600,8 @@ def _make_cached_call(
             check(function.name)
         count, fn = len(args), function.fn
         result = fn(*given[:count], **dict(zip(kwargs, given[count:], strict=True))) if kwargs else fn(*given)
-        # A single array is converted by the cache of calls, if it then is on the right device. Any other
-        # result is walked as a tree.
-        direct = call_cache.direct[name].get(type(result), call_cache.decline)
-        y = give_back(result, home) if give_back else direct(result)
-        if y is not None and (give_back or (device_of(y) if y is result else CPU) == home):
+        y = direct.get(type(result), call_cache.decline)(result)
+        if y is not None and (device_of(y) if y is result else CPU) == home:
             return (y,)
         return (_restore_result(function, result, name, home),)
 

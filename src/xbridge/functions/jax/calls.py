@@ -48,7 +48,7 @@ call_p.multiple_results = tangent_p.multiple_results = True
 _jax, _SHARDED = get_backend("jax"), Device("sharded")
 
 
-def apply(rule: DerivableFunction, xs: Arrays) -> list[Any]:
+def run(rule: DerivableFunction, xs: Arrays) -> list[Any]:
     """Run a rule within JAX's current transforms, and store `latest.treedef`.
 
     JAX caches the shapes of a primitive, so the structure of the result may have to be looked up.
@@ -106,7 +106,7 @@ def _bind(primitive: Primitive, *xs: Any, **what: Any) -> Any:
     return primitive.bind(*xs, **what)  # type: ignore[no-untyped-call] # JAX leaves it untyped
 
 
-def _run(rule: DerivableFunction, xs: Arrays) -> Arrays:
+def _evaluate(rule: DerivableFunction, xs: Arrays) -> Arrays:
     """Run a rule now, in this thread. Results are on the device where JAX would compute with the inputs."""
     # A Python number gets the dtype that JAX would give it, which depends on the x64 mode.
     given = [x if isinstance(x, jax.Array) else np.asarray(x, jax.typeof(x).dtype) for x in xs]
@@ -122,7 +122,7 @@ def _run(rule: DerivableFunction, xs: Arrays) -> Arrays:
 # -- call_p(*inputs) is a rule -------------------------------------------------------------------------------
 def _run_call(*xs: Any, rule: DerivableFunction) -> Arrays:
     """Run a call. A record is dropped with the array of its mark."""
-    ys = _run(rule, xs)
+    ys = _evaluate(rule, xs)
     if rule.recording is not None:
         number = np.asarray(ys[-1]).tolist()[1]
         finalize(ys[-1], rule.recording.hold(number)).atexit = False
@@ -139,7 +139,7 @@ def _lower_call(ctx: Any, *args: Any, rule: DerivableFunction) -> Any:
     _, treedef = rule.outputs(_specs(ctx.avals_in))
     declared = [(tuple(aval.shape), np.dtype(aval.dtype)) for aval in ctx.avals_out]
 
-    def run(*hosts: Any) -> tuple[Any, ...]:
+    def call(*hosts: Any) -> tuple[Any, ...]:
         """Run on host arrays. JAX must not be called from here."""
         views = [protect_host(host, host) for host in map(np.asarray, hosts)]
         with callback:
@@ -153,7 +153,7 @@ def _lower_call(ctx: Any, *args: Any, rule: DerivableFunction) -> Any:
         return tuple([y if y.dtype.char != "?" else y.view("u1") != 0 for y in ys])
 
     avals = ctx.avals_in, ctx.avals_out
-    return private.emit_python_callback(ctx, run, None, args, *avals, has_side_effect=False)[0]
+    return private.emit_python_callback(ctx, call, None, args, *avals, has_side_effect=False)[0]
 
 
 def _drop_unused(used: list[bool], *rest: Any) -> Any:
@@ -224,7 +224,7 @@ def _call_jvp(xs: Arrays, tangents: Arrays, *, rule: DerivableFunction) -> Any:
     """Run a call, and the tangents of its results. Where it is recorded, its mark is that of the new run."""
     of = rule if rule.recording is None else rule.recording.of
     moving = _mask_with_tangent(xs, tangents)
-    found = apply(of.derive("recorded", moving) if of.keeps_version else of, xs)
+    found = run(of.derive("recorded", moving) if of.keeps_version else of, xs)
     marks = found[-1:] if of.keeps_version else []
     ys = found[: len(found) - len(marks)]
     treedef, specs = latest.treedef, _specs(map(jax.typeof, ys))
@@ -280,7 +280,7 @@ def _place_like(y: Any, x: Any) -> Any:
     return y if place in (None, y.sharding) else jax.device_put(y, place)
 
 
-tangent_p.def_impl(lambda *a, of: _run(of.derive("jvp"), a))  # type: ignore[no-untyped-call]
+tangent_p.def_impl(lambda *a, of: _evaluate(of.derive("jvp"), a))  # type: ignore[no-untyped-call]
 tangent_p.def_abstract_eval(lambda *avals, of: _result_avals(of.specs, avals))  # type: ignore[no-untyped-call]
 private.register_lowering(tangent_p, lambda ctx, *a, of: _lower_call(ctx, *a, rule=of.derive("jvp")))
 private.primitive_jvps[tangent_p] = _tangent_jvp

@@ -40,7 +40,7 @@ class _Result:
 jax.tree_util.register_pytree_node(_Result, lambda x: (x.arrays, x.treedef), _Result)
 
 
-def rule_of(call: Call) -> DerivableFunction:
+def rule(call: Call) -> DerivableFunction:
     """Make the rule of a function."""
 
     def flat(*xs: jax.Array) -> _Result:
@@ -53,7 +53,7 @@ def rule_of(call: Call) -> DerivableFunction:
     return JaxRule(call, call.name, jax.jit(flat))
 
 
-def refuse_inside(name: str) -> None:
+def check_call(name: str) -> None:
     """Raise if compiled JAX code is waiting for this thread, because a function of JAX might never return."""
     if callback.depth and jax.config.read("jax_cpu_enable_async_dispatch"):  # type: ignore[no-untyped-call] # JAX leaves it untyped
         raise OptionError.build(
@@ -76,7 +76,7 @@ class JaxRule(DerivableFunction):
         self.fn, self._compiled = fn, jax.jit(fn)
 
     def __call__(self, *xs: jax.Array) -> tuple[jax.Array, ...]:
-        refuse_inside(self.call.name)
+        check_call(self.call.name)
         try:
             result = self._compiled(*xs)
         except jax.errors.ConcretizationTypeError as error:

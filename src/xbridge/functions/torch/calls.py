@@ -51,6 +51,14 @@ def _is_transformed() -> bool:
     return current_level() is not None or dual_levels._current_level >= 0
 
 
+def run(rule: DerivableFunction, ts: Tensors) -> Tensors:
+    """Run a derivable function on tensors, which are moved to the device of the first that is tracked."""
+    follows = get_backend("torch").follows
+    if follows and len(ts) > 1 and len({t.device for t in ts}) > 1:
+        return apply(rule, move_to_device_of(ts, [*map(follows, ts)].index(True)))
+    return apply(rule, ts)
+
+
 def apply(rule: DerivableFunction, ts: Tensors) -> Tensors:
     """Run a derivable function on tensors of one device, within torch's current graph or transforms."""
     if _is_transformed():
@@ -111,12 +119,12 @@ def _save_for_derivatives(ctx: Any, rule: DerivableFunction | Program, ts: Tenso
 
 
 def _pull_back(
-    ctx: Any, needs: Sequence[bool], cotangents: Tensors, run: Callable[[Any, list[torch.Tensor]], Tensors]
+    ctx: Any, needs: Sequence[bool], cotangents: Tensors, call: Callable[[Any, list[torch.Tensor]], Tensors]
 ) -> list[Any]:
     """Return the gradients of the inputs that need one, and None for the others."""
     ins = tuple([need and exact for need, exact in zip(needs, ctx.ins, strict=True)])
     derived = ctx.rule.derive("vjp", ins, ctx.outs, ctx.treedef)
-    made = run(derived, [*select(ctx.outs, cotangents), *ctx.saved_tensors])
+    made = call(derived, [*select(ctx.outs, cotangents), *ctx.saved_tensors])
     latest.treedef = ctx.treedef
     return replace_chosen(ins, made, [None] * len(ins))
 
@@ -171,7 +179,7 @@ def _run_batched(rule: DerivableFunction, ts: Tensors, dims: Sequence[int | None
 # -- the operators, which a compiler and other tools of torch see --------------------------------------------
 
 
-def call_by_key(key: str, ts: list[torch.Tensor], numbers: list[Any]) -> Tensors:
+def trace(key: str, ts: list[torch.Tensor], numbers: list[Any]) -> Tensors:
     """Add a call to the program that is traced. A compiler follows this function."""
     ints = [n for n in numbers if type(n) in (int, torch.SymInt)]
     floats = [n for n in numbers if type(n) in (float, torch.SymFloat)]
@@ -293,10 +301,10 @@ def _set_up_context(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _backward_of_operator(ctx: Any, cotangents: Tensors) -> Any:
-    def run(program: Program, ts: list[torch.Tensor]) -> Tensors:
+    def call(program: Program, ts: list[torch.Tensor]) -> Tensors:
         return torch.ops.xbridge.call.default(ts, ctx.floats, program.key, ctx.ints)  # type: ignore[no-any-return]
 
-    made = _pull_back(ctx, ctx.needs_input_grad[0], cotangents, run)
+    made = _pull_back(ctx, ctx.needs_input_grad[0], cotangents, call)
     # A list of numbers is one leaf, and an empty list is none.
     return made, [None] * len(ctx.floats), None, None if ctx.ints else []
 

@@ -101,6 +101,12 @@ def autocast_dtypes() -> dict[str, torch.dtype]:
     return {kind: torch.get_autocast_dtype(kind) for kind in kinds if torch.is_autocast_enabled(kind)}
 
 
+def modes() -> object:
+    """Return the default dtype, and the dtypes of autocast if it is on."""
+    autocast = tuple(autocast_dtypes().items()) if any_autocast_enabled() else ()
+    return torch.get_default_dtype(), autocast
+
+
 @contextmanager
 def enter_autocast(dtypes: dict[str, torch.dtype]) -> Iterator[None]:
     """Turn autocast on for these kinds of devices, and off for all others.

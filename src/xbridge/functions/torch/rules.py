@@ -224,6 +224,11 @@ class TorchRule(DerivableFunction):
 # -- the function itself, and batches of it ------------------------------------------------------------------
 
 
+def rule(call: Call) -> DerivableFunction:
+    """Make the rule of a function."""
+    return ValueRule(call)
+
+
 class ValueRule(TorchRule):
     """The function itself."""
 
