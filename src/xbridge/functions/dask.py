@@ -44,12 +44,7 @@ def run(rule: DerivableFunction, xs: Sequence[da.Array]) -> list[da.Array]:
     cores = [tuple(x.shape[x.ndim - len(core) :]) for x, core in zip(xs, signature.inputs, strict=True)]
     specs, treedef = rule.outputs(tuple(map(Spec, cores, [x.dtype.name for x in xs])))
     signature.check(call.name, (), sizes, [spec.shape for spec in specs])  # adds the new axes to `sizes`
-    news = {
-        axis: sizes[axis]
-        for core in signature.outputs
-        for axis in core
-        if not any(axis in known for known in signature.inputs)
-    }
+    news = {axis: n for axis, n in sizes.items() if not any(axis in core for core in signature.inputs)}
     dtypes = [native_dtype(spec.dtype) for spec in specs]
     try:
         made = da.apply_gufunc(

@@ -67,12 +67,15 @@ def _as_array(y: Any, name: str) -> HostArray:
 class NumpyRule(DerivableFunction):
     """A rule of a library that does not differentiate: NumPy, or another one whose backend has no rules."""
 
-    repeats = wants_outputs = True
+    wants_outputs = True
     cores: tuple[int, ...] | None = None
     """The number of trailing axes of each input that belong to one example, while the others broadcast. None
     if the function does not broadcast."""
     out_cores: tuple[int, ...] | None = None
     """The number of core axes of each output."""
+
+    def batch_axes(self, axes: Axes) -> Axes:
+        return (0,) * len(axes)
 
     def batched(self, axes: Axes) -> NumpyRule:
         return _Batch(self, 1)

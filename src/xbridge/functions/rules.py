@@ -97,7 +97,7 @@ class Definition(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """The last output of a recorded rule and an input of its derivatives, as an array of 32-bit integers.
+    """The last output of a recorded call and an input of its derivatives, as an array of 32-bit integers.
 
     A library such as JAX passes nothing but arrays from a call to its derivative. A compiler may copy a mark,
     drop it or use it twice.
@@ -111,17 +111,6 @@ class Mark(NamedTuple):
 
 NO_VALUE = Mark(0)
 """The mark of a derivative whose value nobody uses, so that nothing can contradict it."""
-
-
-class Recording(NamedTuple):
-    """What the last output of a recorded rule, a `Mark`, stands for."""
-
-    of: DerivableFunction
-    """The rule that the recorded one was derived from."""
-    ins: Mask
-    """The inputs whose gradients have a record."""
-    hold: Callable[[int], Callable[[], object]]
-    """Keep a record for any number of uses, until the function is called that this returns."""
 
 
 class _Latest(local):
@@ -284,14 +273,10 @@ class DerivableFunction(ABC):
 
     wants_outputs = False
     """True if derived rules take the outputs too."""
-    repeats = False
-    """True if all inputs of a batch need an axis in front, also those that are the same for all examples."""
     program: object = None
     """The call of this rule in compiled programs, once there is one."""
     keeps_version = False
     """True if derived rules take a `Mark`, because a function may read more than arguments."""
-    recording: Recording | None = None
-    """What is recorded, if this is a recorded rule."""
 
     def __init__(self, call: Call, name: str, of: DerivableFunction | None = None) -> None:
         self.call = call
@@ -308,18 +293,32 @@ class DerivableFunction(ABC):
     def __call__(self, *xs: Array) -> Sequence[Array]:
         """Run the function on arrays of its library."""
 
-    def evaluate(self, xs: Sequence[Array], target: str, device: Device | None = None) -> list[Array]:
+    def record(self, ins: Mask, *xs: Array) -> Sequence[Array]:
+        """Run, and keep what the vjp for the inputs in `ins` needs, if that is possible. Return a `Mark` too.
+
+        The first use drops it, because a compiled program does not tell when it drops a mark.
+        """
+        raise NotImplementedError
+
+    def hold(self, number: int) -> Callable[[], object]:
+        """Keep a record for any number of uses, until the function is called that this returns."""
+        raise NotImplementedError
+
+    def evaluate(
+        self, xs: Sequence[Array], target: str, device: Device | None = None, ins: Mask | None = None
+    ) -> list[Array]:
         """Run on arrays that are not tracked, and return arrays of the library `target`.
 
-        The function cannot write to `xs` through its arguments. No result shares memory with them, or with
-        an array that the function of NumPy keeps.
+        With `ins`, the run is recorded for the gradients of these inputs. The function cannot write to `xs`
+        through its arguments. No result shares memory with them, or with an array that the function of NumPy
+        keeps.
         """
         call = self.call
         given = call.convert_inputs(xs)
         plain = call_cache.direct[target] if device is None or device == CPU else {}
         narrows = call.given.narrowing is not None and self.narrows
         made = []
-        ys = self(*given)
+        ys = self(*given) if ins is None else self.record(ins, *given)
         if call.library == HOST and not get_backend(target).assumes_immutable:
             ys = copy_if_kept(ys)
         for y in ys:
@@ -334,10 +333,7 @@ class DerivableFunction(ABC):
         return made
 
     def derive(self, how: str, *what: Any) -> Self:
-        """Return ``differentiate(how, ins, outs, treedef)`` for "vjp" and "jvp", cached.
-
-        Others are a batch, ``derive("batched", axes)``, and a recorded rule, ``derive("recorded", ins)``.
-        """
+        """Return ``differentiate(how, ins, outs, treedef)`` or, for "batched", ``batched(axes)``, cached."""
         make = partial(self.differentiate, how) if how in ("vjp", "jvp") else getattr(self, how)
         return get_or_make(self._derived, (how, what), lambda: make(*what))  # type: ignore[no-any-return] # of the same library
 
@@ -349,13 +345,6 @@ class DerivableFunction(ABC):
     def is_outdated(self) -> bool:
         """True if parts of the function were replaced since, so that a new trace needs another rule."""
         return False
-
-    def recorded(self, ins: Mask) -> DerivableFunction:
-        """Derive the rule that keeps what the vjp for the inputs in `ins` needs, if that is possible.
-
-        The first use drops it, because a compiled program does not tell when it drops a mark.
-        """
-        raise NotImplementedError
 
     def outputs(self, specs: tuple[Spec, ...]) -> Described:
         """Describe the outputs, as the caller gets them, with the treedef of the result.
@@ -394,7 +383,7 @@ class DerivableFunction(ABC):
 
     def batch_axes(self, axes: Axes) -> Axes:
         """Return the axes that `batched` needs for a batch with these: an input may have to be repeated."""
-        return (0,) * len(axes) if self.repeats else axes
+        return axes
 
     def report(self) -> str:
         """Return where the derivative comes from, in a few words."""

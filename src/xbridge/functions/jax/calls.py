@@ -1,8 +1,8 @@
 """Embed calls of rules in JAX's transforms, by primitives for calls and for tangents.
 
 The tangent primitive is linear in the tangents, and its transpose is a call of the rule's vjp. So reverse
-mode needs no jvp of the function. A differentiated call is that of the recorded rule, if there is one: its
-last result is a mark, which goes to the vjp, so that a value and its gradient take one run.
+mode needs no jvp of the function. A differentiated call is recorded, if its rule can be: its last result is a
+mark, which goes to the vjp, so that a value and its gradient take one run.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from xbridge.functions.jax import private
 from xbridge.functions.jax.rules import callback, conj
 from xbridge.functions.rules import (
     NO_VALUE,
+    Mark,
     Spec,
     latest,
     mask_inexact,
@@ -48,13 +49,13 @@ call_p.multiple_results = tangent_p.multiple_results = True
 _jax, _SHARDED = get_backend("jax"), Device("sharded")
 
 
-def run(rule: DerivableFunction, xs: Arrays) -> list[Any]:
+def run(rule: DerivableFunction, xs: Arrays, ins: Mask | None = None) -> list[Any]:
     """Run a rule within JAX's current transforms, and store `latest.treedef`.
 
     JAX caches the shapes of a primitive, so the structure of the result may have to be looked up.
     """
     latest.treedef = None
-    ys: list[Any] = _bind(call_p, *xs, rule=rule)
+    ys: list[Any] = _bind(call_p, *xs, rule=rule, ins=ins)
     if latest.treedef is None:
         _, latest.treedef = rule.outputs(_specs(map(jax.typeof, xs)))
     return ys
@@ -106,7 +107,7 @@ def _bind(primitive: Primitive, *xs: Any, **what: Any) -> Any:
     return primitive.bind(*xs, **what)  # type: ignore[no-untyped-call] # JAX leaves it untyped
 
 
-def _evaluate(rule: DerivableFunction, xs: Arrays) -> Arrays:
+def _evaluate(rule: DerivableFunction, xs: Arrays, ins: Mask | None = None) -> Arrays:
     """Run a rule now, in this thread. Results are on the device where JAX would compute with the inputs."""
     # A Python number gets the dtype that JAX would give it, which depends on the x64 mode.
     given = [x if isinstance(x, jax.Array) else np.asarray(x, jax.typeof(x).dtype) for x in xs]
@@ -116,25 +117,25 @@ def _evaluate(rule: DerivableFunction, xs: Arrays) -> Arrays:
     device = places[0] if places and not is_sharded else None
     if is_sharded and rule.call.options.device is None:
         raise sharded_call_error(rule.call.name, "jax")
-    return rule.evaluate(given, "jax", device)
+    return rule.evaluate(given, "jax", device, ins)
 
 
-# -- call_p(*inputs) is a rule -------------------------------------------------------------------------------
-def _run_call(*xs: Any, rule: DerivableFunction) -> Arrays:
+# -- call_p(*inputs) is a rule, recorded for the gradients of the inputs in a mask, or not -------------------
+def _run_call(*xs: Any, rule: DerivableFunction, ins: Mask | None) -> Arrays:
     """Run a call. A record is dropped with the array of its mark."""
-    ys = _evaluate(rule, xs)
-    if rule.recording is not None:
+    ys = _evaluate(rule, xs, ins)
+    if ins is not None:
         number = np.asarray(ys[-1]).tolist()[1]
-        finalize(ys[-1], rule.recording.hold(number)).atexit = False
+        finalize(ys[-1], rule.hold(number)).atexit = False
     return ys
 
 
-def _describe_call(*avals: Any, rule: DerivableFunction) -> list[Any]:
+def _describe(avals: Any, rule: DerivableFunction, ins: Mask | None) -> tuple[Spec, ...]:
     specs, latest.treedef = rule.outputs(_specs(avals))
-    return _result_avals(specs, avals)
+    return specs if ins is None else (*specs, Spec((len(Mark._fields),), "int32"))
 
 
-def _lower_call(ctx: Any, *args: Any, rule: DerivableFunction) -> Any:
+def _lower_call(ctx: Any, *args: Any, rule: DerivableFunction, ins: Mask | None = None) -> Any:
     """Compile a call to a callback, whose results are as they were declared then."""
     _, treedef = rule.outputs(_specs(ctx.avals_in))
     declared = [(tuple(aval.shape), np.dtype(aval.dtype)) for aval in ctx.avals_out]
@@ -143,7 +144,7 @@ def _lower_call(ctx: Any, *args: Any, rule: DerivableFunction) -> Any:
         """Run on host arrays. JAX must not be called from here."""
         views = [protect_host(host, host) for host in map(np.asarray, hosts)]
         with callback:
-            ys = rule.evaluate(views, "numpy")
+            ys = rule.evaluate(views, "numpy", ins=ins)
         if rule.order == 0:
             rule.check_treedef(treedef)
         found = [(y.shape, y.dtype) for y in ys]
@@ -162,19 +163,19 @@ def _drop_unused(used: list[bool], *rest: Any) -> Any:
     If only the mark is used, the call is dropped: the derivative runs the function in one callback, not two.
     """
     eqn = rest[-1]  # JAX 0.12 gives the inputs that are in use before it
-    recording = eqn.params["rule"].recording
-    if recording is not None and used[-1] and not any(used[:-1]):
+    is_recorded = eqn.params["ins"] is not None
+    if is_recorded and used[-1] and not any(used[:-1]):
         constant = jax.make_jaxpr(partial(jnp.zeros, 2, "int32"))().eqns[0]
         return [False] * len(eqn.invars), constant.replace(outvars=eqn.outvars[-1:])
     if not any(used):
         return [False] * len(eqn.invars), None
-    if recording is not None and not used[-1]:
-        eqn = eqn.replace(params={"rule": recording.of}, outvars=eqn.outvars[:-1])
+    if is_recorded and not used[-1]:
+        eqn = eqn.replace(params={**eqn.params, "ins": None}, outvars=eqn.outvars[:-1])
     return [True] * len(eqn.invars), eqn
 
 
 call_p.def_impl(_run_call)  # type: ignore[no-untyped-call] # JAX leaves it untyped
-call_p.def_abstract_eval(_describe_call)  # type: ignore[no-untyped-call]
+call_p.def_abstract_eval(lambda *avals, rule, ins: _result_avals(_describe(avals, rule, ins), avals))  # type: ignore[no-untyped-call]
 private.register_lowering(call_p, _lower_call)
 private.dce_rules[call_p] = _drop_unused
 
@@ -220,25 +221,24 @@ def _mask_with_tangent(xs: Arrays, tangents: Arrays) -> Mask:
     return tuple(kind and not isinstance(t, private.Zero) for t, kind in zip(tangents, kinds, strict=True))
 
 
-def _call_jvp(xs: Arrays, tangents: Arrays, *, rule: DerivableFunction) -> Any:
+def _call_jvp(xs: Arrays, tangents: Arrays, *, rule: DerivableFunction, ins: Mask | None) -> Any:
     """Run a call, and the tangents of its results. Where it is recorded, its mark is that of the new run."""
-    of = rule if rule.recording is None else rule.recording.of
     moving = _mask_with_tangent(xs, tangents)
-    found = run(of.derive("recorded", moving) if of.keeps_version else of, xs)
-    marks = found[-1:] if of.keeps_version else []
+    found = run(rule, xs, moving if rule.keeps_version else None)
+    marks = found[-1:] if rule.keeps_version else []
     ys = found[: len(found) - len(marks)]
     treedef, specs = latest.treedef, _specs(map(jax.typeof, ys))
     outs = mask_inexact(specs)
     news = iter(())
     if any(moving) and any(outs):
-        kept = (*(ys if of.wants_outputs else ()), *marks, *xs)
-        tangent = _Tangent(of, moving, outs, treedef, tuple(select(outs, specs)))
+        kept = (*(ys if rule.wants_outputs else ()), *marks, *xs)
+        tangent = _Tangent(rule, moving, outs, treedef, tuple(select(outs, specs)))
         news = iter(_bind(tangent_p, *select(moving, tangents), *kept, of=tangent))
         latest.treedef = treedef
     else:
         outs = (False,) * len(ys)
     made = [next(news) if out else _zero_tangent(y) for y, out in zip(ys, outs, strict=True)]
-    return (ys, made) if rule is of else (found, [*made, *map(_zero_tangent, marks)])
+    return (ys, made) if ins is None else (found, [*made, *map(_zero_tangent, marks)])
 
 
 private.primitive_jvps[call_p] = _call_jvp
@@ -261,12 +261,12 @@ def _transpose(cotangents: Arrays, *a: Any, of: _Tangent) -> list[Any]:
         jnp.zeros(spec.shape, spec.dtype) if isinstance(c, private.Zero) else c
         for c, spec in zip(cotangents, of.specs, strict=True)
     ]
-    gradients = _bind(call_p, *map(conj, seeds), *kept, rule=of.derive("vjp"))
+    gradients = _bind(call_p, *map(conj, seeds), *kept, rule=of.derive("vjp"), ins=None)
     xs = select(of.ins, kept[-len(of.ins) :])
     return [*[_place_like(conj(g), x) for g, x in zip(gradients, xs, strict=True)], *[None] * len(kept)]
 
 
-def _refuse_transpose(_: Arrays, *_xs: Any, rule: DerivableFunction) -> NoReturn:
+def _refuse_transpose(_: Arrays, *_xs: Any, rule: DerivableFunction, ins: Mask | None) -> NoReturn:
     """Raise for `jax.linear_transpose`, whose argument JAX takes for linear."""
     what, reason = f"{rule.call.name} by its transpose", "only JAX's own functions tell if they are linear"
     raise no_derivative_error(what, reason, "jax.vjp(f, x)[1](y)")
@@ -301,33 +301,30 @@ def _move_batch_first(xs: Arrays, dims: Arrays, axes: Sequence[int | None]) -> t
     return moved, size
 
 
-def _batch_axes(rule: DerivableFunction, ins: Mask, dims: Arrays) -> Axes:
+def _batch_axes(rule: DerivableFunction, ins: Mask | None, dims: Arrays) -> Axes:
     """Return the axes of a batch. Inputs with a tangent have one: a recorded call and its tangents agree."""
+    moving = (False,) * len(dims) if ins is None else ins
     return rule.batch_axes(
-        tuple([None if d is None and not c else 0 for d, c in zip(dims, ins, strict=True)])
+        tuple([None if d is None and not moves else 0 for d, moves in zip(dims, moving, strict=True)])
     )
 
 
-def _batch_call(xs: Arrays, dims: Arrays, *, rule: DerivableFunction) -> Any:
-    of, ins = (rule, (False,) * len(xs)) if rule.recording is None else rule.recording[:2]
-    axes = _batch_axes(of, ins, dims)
+def _batch_call(xs: Arrays, dims: Arrays, *, rule: DerivableFunction, ins: Mask | None) -> Any:
+    axes = _batch_axes(rule, ins, dims)
     moved, size = _move_batch_first(xs, dims, axes)
-    batch = of.derive("batched", axes)
-    if rule is not of:
-        batch = batch.derive("recorded", ins)
+    batch = rule.derive("batched", axes)
     if size:
-        made = _bind(call_p, *moved, rule=batch)
+        made = _bind(call_p, *moved, rule=batch, ins=ins)
     else:  # torch would look at the first example
-        specs, latest.treedef = batch.outputs(_specs(map(jax.typeof, moved)))
-        made = [jnp.zeros(*spec) for spec in specs]
-    return made, [0] * len(made) if rule is of else [*[0] * (len(made) - 1), None]
+        made = [jnp.zeros(*spec) for spec in _describe(map(jax.typeof, moved), batch, ins)]
+    return made, [0] * len(made) if ins is None else [*[0] * (len(made) - 1), None]
 
 
 def _batch_tangent(a: Arrays, dims: Arrays, *, of: _Tangent) -> Any:
     """Run a batch of tangents as the tangents of a batch."""
     rule, seeds, outputs = of.rule, sum(of.ins), len(a) - len(of.ins)
     inner = _batch_axes(rule, of.ins, dims[outputs:])
-    kept = [None if d is None and not rule.repeats else 0 for d in dims[seeds:outputs]]
+    kept = [None if d is None and not rule.wants_outputs else 0 for d in dims[seeds:outputs]]
     moved, size = _move_batch_first(a, dims, (*[0] * seeds, *kept, *inner))
     specs = tuple([spec._replace(shape=(size, *spec.shape)) for spec in of.specs])
     wide = of._replace(rule=rule.derive("batched", inner), specs=specs)

@@ -23,7 +23,6 @@ from xbridge.functions.rules import (
     NO_VALUE,
     DerivableFunction,
     Mark,
-    Recording,
     Spec,
     latest,
     no_derivative_error,
@@ -71,6 +70,10 @@ def _with_gradients() -> AbstractContextManager[object]:
 
 def _any_requires_grad(xs: Tensors) -> bool:
     return any(x.requires_grad for x in xs)
+
+
+def _detach(ys: Tensors) -> list[torch.Tensor]:
+    return [y.detach() if y.requires_grad else y for y in ys]
 
 
 def _versions(xs: Tensors) -> list[int]:
@@ -154,7 +157,7 @@ class TorchRule(DerivableFunction):
             own = [x.clone() if x.is_inference() else x for x in xs]
             if self.marks:
                 self._refuse_changed(own)
-            return [y.detach() if y.requires_grad else y for y in self.run(own)]
+            return _detach(self.run(own))
 
     def _refuse_changed(self, xs: Tensors) -> None:
         """Raise if what the function reads has changed since the values of the marks were computed."""
@@ -217,8 +220,31 @@ class TorchRule(DerivableFunction):
     def batched(self, axes: Axes) -> TorchRule:
         return _Batch(self, axes)
 
-    def recorded(self, ins: Mask) -> TorchRule:
-        return _Recorded(self, ins)
+    def record(self, ins: Mask, *xs: torch.Tensor) -> list[torch.Tensor]:
+        graph = None
+        if any(ins) and not self.marks:
+            with _with_gradients():
+                graph = self._run_with_graph(ins, [x.clone() if x.is_inference() else x for x in xs])
+        number = 0 if graph is None else self.graphs.keep(graph)
+        ys = self(*xs) if graph is None else _detach(graph.ys)
+        mark = np.array(Mark(self.purity.last_version, number), "int32")
+        return [*ys, torch.from_numpy(mark)]  # `torch.tensor` takes twenty times as long
+
+    def _run_with_graph(self, ins: Mask, xs: Tensors) -> _Graph | None:
+        """Return the graph of a run; None if the function leaves the graph, such as by `x.numpy()`."""
+        versions = _versions(xs)
+        leaves = [x.detach().requires_grad_(chosen) for x, chosen in zip(xs, ins, strict=True)]
+        try:
+            return _Graph(ins, leaves, self.purity.run(self.fn, leaves, self.watched))
+        except GradientError:
+            raise
+        except (XBridgeError, *FOREIGN_ERRORS) as error:
+            if _versions(xs) != versions:
+                raise self._writes_error() from error
+            return None
+
+    def hold(self, number: int) -> Callable[[], object]:
+        return self.graphs.hold(number)
 
 
 # -- the function itself, and batches of it ------------------------------------------------------------------
@@ -329,39 +355,6 @@ class _Batch(TorchRule):
         found, treedef = self._of.describe(specs_of_example(specs, self._axes))
         size = next(spec.shape[0] for spec, axis in zip(specs, self._axes, strict=True) if axis is not None)
         return tuple(spec._replace(shape=(size, *spec.shape)) for spec in found), treedef
-
-
-class _Recorded(TorchRule):
-    """A rule that keeps its graph for gradients of some inputs, and returns the mark of the run too."""
-
-    def __init__(self, of: TorchRule, ins: Mask) -> None:
-        super().__init__(of.call, of.name, of)
-        self.order, self.graphs = of.order, of.graphs
-        self.recording, self._of, self._ins = Recording(of, ins, of.graphs.hold), of, ins
-
-    def describe(self, specs: tuple[Spec, ...]) -> Described:
-        found, treedef = self._of.outputs(specs)
-        return (*found, Spec((len(Mark._fields),), "int32")), treedef
-
-    def run(self, xs: Tensors) -> Tensors:
-        graph = self._run_with_graph(xs) if any(self._ins) and not self.marks else None
-        number = 0 if graph is None else self.graphs.keep(graph)
-        ys = self._of.run(xs) if graph is None else graph.ys
-        mark = np.array(Mark(self.purity.last_version, number), "int32")
-        return [*ys, torch.from_numpy(mark)]  # `torch.tensor` takes twenty times as long
-
-    def _run_with_graph(self, xs: Tensors) -> _Graph | None:
-        """Return the graph of a run; None if the function leaves the graph, such as by `x.numpy()`."""
-        versions = _versions(xs)
-        leaves = [x.detach().requires_grad_(chosen) for x, chosen in zip(xs, self._ins, strict=True)]
-        try:
-            return _Graph(self._ins, leaves, self.purity.run(self._of.fn, leaves, self._of.watched))
-        except GradientError:
-            raise
-        except (XBridgeError, *FOREIGN_ERRORS) as error:
-            if _versions(xs) != versions:
-                raise self._writes_error() from error
-            return None
 
 
 # -- derivatives, and batches of them ------------------------------------------------------------------------
