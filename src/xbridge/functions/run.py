@@ -480,13 +480,15 @@ def _restore_result(
     Those of the dtype that the user names get the dtype `restored`, if there is one.
     """
     mapped = {str(function.given.restore): restored} if restored else {}
-    options = _result_options(function, device)._replace(by_dtype=tuple(mapped.items()))
+    narrowing = function.given.narrowing
+    # A function of the caller's library may have a graph of its own, such as that of a module's weights.
+    grad: Literal["detach"] | None = "detach" if function.options.grad == "detach" else None
     if are_arrays(type(result)):
-        grad: Any = options.grad
         try:
-            return to_backend(result, name, device=device, dtype=mapped or options.dtype, grad=grad)
+            return to_backend(result, name, device=device, dtype=mapped or narrowing, grad=grad)
         except XBridgeError as error:
             raise error_at(error, f"the result of {function.name}") from error
+    options = Options(device, narrowing, grad=grad, by_dtype=tuple(mapped.items()))
     arrays: list[Array] = []
     traced: list[Any] = []
     treedef = flatten_result(result, function.name, arrays, traced)
@@ -504,12 +506,6 @@ def _restore_result(
         raise error_at(error, path) from error
     same = all(y is x for x, y in zip(arrays, made, strict=True))
     return result if same else unflatten(treedef, iter(made), iter(traced))
-
-
-def _result_options(function: Function, device: Device | None) -> Options:
-    # A function of the caller's library may have a graph of its own, such as that of a module's weights.
-    grad = "detach" if function.options.grad == "detach" else None
-    return Options(device, function.given.narrowing, grad=grad)
 
 
 # -- again ---------------------------------------------------------------------------------------------------
@@ -579,7 +575,8 @@ def _make_cached_call(
     # A table of conversions without options declines an array that is on another device than the CPU.
     is_looked_up = is_plain and not is_own and not could_write(array_library, library, options)
     has_device = not array_library.host_only and not is_looked_up
-    direct = call_cache.direct[name] if _result_options(function, None) == PLAIN else {}
+    has_options = function.given.narrowing is not None or options.grad == "detach"
+    direct = {} if has_options else call_cache.direct[name]
 
     def call_cached(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
         """Return the result in a tuple, or None to decline, before the function runs."""
