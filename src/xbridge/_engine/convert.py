@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from xbridge._core.devices import CPU
 from xbridge._core.protocol import Array, Backend
 from xbridge._engine.execute import is_observed, run_observed, run_steps
-from xbridge._engine.repeat import cache_import, plan_cacher
+from xbridge._engine.repeat import cache_import, cache_plan, read_plan_state
 from xbridge._engine.source import Source, import_for, resolve_source, with_mapped_dtype
 from xbridge._host.advice import aim
 from xbridge._plan.options import find_converter
@@ -199,8 +199,7 @@ def call_untraced(
 def convert(source: Source, target: Backend, options: Options) -> Array:
     """Convert an input as similar ones were converted, or by a plan."""
     options = with_mapped_dtype(source, target, options)
-    y = find_converter(options, target.name, type(source.array))(source.array)
-    return convert_all([source], target, options, cache_version())[0] if y is None else y
+    return convert_all([source], target, options, cache_version())[0]
 
 
 def convert_all(sources: list[Source], target: Backend, options: Options, version: int) -> list[Array]:
@@ -223,11 +222,11 @@ def _plan_and_run(sources: list[Source], target: Backend, options: Options, vers
             x = source.array
             y = find_converter(options, target.name, type(x))(x)
             if y is None:
-                cache_plan = None if observed else plan_cacher(version, x, source.backend, target, options)
+                state = None if observed else read_plan_state(source.backend, target)
                 plans[i] = found = plan(source, target, options)
                 joint = len(sources) > 1 and any(_is_joint(step, found) for step in found.steps)
-                if cache_plan and not joint:
-                    cache_plan(found)
+                if state and not joint:
+                    cache_plan(x, found, version, state)
         except XBridgeError as error:
             error.index = i
             raise

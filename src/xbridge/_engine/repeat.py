@@ -53,6 +53,7 @@ T = TypeVar("T")
 Convert: TypeAlias = Callable[[Any], Any]
 KeyOf: TypeAlias = Callable[[Any], object]
 ReadState: TypeAlias = Callable[[], object]
+PlanState: TypeAlias = tuple[ReadState, object]
 Table: TypeAlias = dict[object, Convert]
 Repeat: TypeAlias = tuple[Convert, object, Callable[[Table, ReadState | None], Convert] | None]
 """A converter, the key of the arrays that it is for, and what makes the function that finds it in a table.
@@ -80,52 +81,42 @@ Errors of `fast.to_numpy` and `fast.from_numpy` are not caught: they are bugs of
 """
 
 
-def plan_cacher(
-    version: int, x: Array, source: Backend, target: Backend, options: Options
-) -> Callable[[Plan], None] | None:
-    """Return the function that caches a plan for an array, which is made now, for others with its key.
+def read_plan_state(source: Backend, target: Backend) -> PlanState | None:
+    """Return how to read what plans depend on beside arrays, and what that is now.
 
-    Return None if plans cannot be cached: a backend does not report its state, or a compiler is tracing. A
-    plan is not cached if that state or the version of the cache has changed since.
+    Return None if plans cannot be cached: a backend does not report its state, or a compiler is tracing.
     """
-    call = None if target.is_tracing() else cache_key(options, target.name, type(x))
-    if call is None or type(x) not in source.fast.types:
-        return None
-    read_state = _state_reader(source, target)
-    if read_state is None or get(source.name) is not source or get(target.name) is not target:
-        return None
-    state = read_state()
-
-    def cache_plan(plan: Plan) -> None:
-        info, repeat = plan.conversion.info, None
-        if info.dtype not in DTYPES:
-            return
-        if {info.device, plan.conversion.device} != {CPU}:
-            repeat = _find_mover(plan)
-        elif not (options.copy is False and plan.copies):  # of an empty array; others are refused
-            repeat = _find_within(x, plan) if source is target else _find_between(x, plan)
-        if repeat is None or read_state() != state:
-            return
-        run, key, dispatch = repeat
-        if dispatch is None:
-            store(call, version, run)
-        else:  # what becomes of host arrays depends on no state: a call less each time
-            read = None if target.name == HOST else read_state
-            known = (key, state) if read else key
-            store_by_key(call, version, run, known, lambda table: dispatch(table, read))
-
-    return cache_plan
-
-
-def _state_reader(source: Backend, target: Backend) -> ReadState | None:
-    """Return the function that reads what plans depend on beside arrays; None if a backend has none."""
     backends = [backend for backend in (source, target) if backend.name != HOST] or [get(HOST)]
     states = list(dict.fromkeys(backend.fast.plan_state for backend in backends))
-    if None in states:
+    is_current = get(source.name) is source and get(target.name) is target
+    if None in states or target.is_tracing() or not is_current:
         return None
-    if len(states) == 1:
-        return states[0]
-    return lambda: tuple(state() for state in states)  # type: ignore[misc] # none of them is None
+    read: Any = states[0] if len(states) == 1 else lambda: tuple(state() for state in states)  # type: ignore[misc] # none of them is None
+    return read, read()
+
+
+def cache_plan(x: Array, plan: Plan, version: int, state: PlanState) -> None:
+    """Cache the plan of an array for others with its key.
+
+    It is not cached if the state or the version of the cache has changed since they were read.
+    """
+    source, target, info, options, _, device = plan.conversion
+    call, repeat = cache_key(options, target.name, type(x)), None
+    if call is None or type(x) not in source.fast.types or info.dtype not in DTYPES:
+        return
+    if {info.device, device} != {CPU}:
+        repeat = _find_mover(plan)
+    elif not (options.copy is False and plan.copies):  # of an empty array; others are refused
+        repeat = _find_within(x, plan) if source is target else _find_between(x, plan)
+    read_state, found = state
+    if repeat is None or read_state() != found:
+        return
+    run, key, dispatch = repeat
+    if dispatch is None:
+        store(call, version, run)
+    else:  # what becomes of host arrays depends on no state: a call less each time
+        read = None if target.name == HOST else read_state
+        store_by_key(call, version, run, (key, found) if read else key, lambda table: dispatch(table, read))
 
 
 def cache_import(version: int, cls: type, host: Array, target: Backend, options: Options) -> None:
