@@ -98,13 +98,6 @@ class Observer:
         """Observe a conversion after it has run, and the time that it took."""
 
 
-def run(x: Array, plan: Plan) -> Array:
-    """Execute a plan, and notify observers unless a compiler is tracing."""
-    if is_observed(plan.conversion.target):
-        return run_observed([x[0] if isinstance(x, list) else x], [plan], lambda: run_steps(x, plan))
-    return run_steps(x, plan)
-
-
 @traced_as(lambda _: False)
 def is_observed(target: Backend) -> bool:
     """Return True if there is an observer, and conversions to the target can be observed."""

@@ -20,7 +20,7 @@ from xbridge._core.protocol import Array, ArrayInfo, Backend, HostArray
 from xbridge._core.tracing import constant_in_traces, is_traced, none_in_traces
 from xbridge._engine import literals
 from xbridge._engine.convert import call_untraced, convert, each, in_groups, refuse_unsupported
-from xbridge._engine.execute import is_observed, run
+from xbridge._engine.execute import is_observed, run_observed, run_steps
 from xbridge._engine.literals import Filler
 from xbridge._engine.numbers import (
     explicit_dtype,
@@ -157,13 +157,7 @@ def _stack_each(nest: Nest, target: Backend, options: Options) -> Source:
     result_device = destination(target, options.device, source_device if has_place else CPU)
     if options.dtype in UNNAMED:
         last = chosen(options.dtype, dtype, target, result_device)
-    weak = [element.source.array for element in elements if element.weak]
-    refuse_overflow(weak, explicit_dtype(options) or last, target, result_device)
-    if is_inexact(last) and last in DTYPES and not explicit_dtype(options):
-        for element, leaf in zip(elements, nest.leaves, strict=True):
-            if element.weak:
-                # The array that was read does not tell its floats from its integers, which must be exact.
-                read_numbers(_as_nest(leaf), _PARTS.get(last, last), target, options)
+    _check_numbers(elements, nest, last, result_device, target, options)
     stacker = _choose_stacker(elements, placing, target, options)
     stack_device = CPU if stacker.host_only else destination(stacker, options.device, source_device)
     # A sharded array is gathered if any device was named.
@@ -193,28 +187,37 @@ def _stack_each(nest: Nest, target: Backend, options: Options) -> Source:
     info = strong[0].info._replace(dtype=dtype, device=stack_device, shape=shape, requires_grad=requires_grad)
     why = reason("stack", "the arrays of a list are in separate memory")
     step = Step(stacker, "stack", (nest.shape,), why)
-    return Source(
-        run(parts, Plan(Conversion(stacker, stacker, info, part, dtype, stack_device), (step,))), stacker
-    )
+    plan = Plan(Conversion(stacker, stacker, info, part, dtype, stack_device), (step,))
+    if is_observed(stacker):
+        return Source(run_observed(parts[:1], [plan], lambda: run_steps(parts, plan)), stacker)
+    return Source(run_steps(parts, plan), stacker)
 
 
 def _describe_elements(nest: Nest, target: Backend, options: Options) -> list[_Element]:
-    given, weak = [], []
+    elements = []
     for leaf in nest.leaves:
         inner = _as_nest(leaf)
-        has_arrays = bool(inner.array_types())
-        weak.append(not has_arrays)
-        if not has_arrays:
-            given.append(Source(read_numbers(inner, None, target, options), get(HOST)))
-        elif inner is leaf:
-            given.append(_stack_each(inner, target, options))
+        weak = not inner.array_types()
+        if weak:
+            given = Source(read_numbers(inner, None, target, options), get(HOST))
         else:
-            given.append(resolve_source(leaf))
-    sources = [import_for(source, target, options) for source in given]
-    return [
-        _Element(source, source.info(), is_weak, leaf.is_scalar())
-        for source, leaf, is_weak in zip(sources, given, weak, strict=True)
-    ]
+            given = _stack_each(inner, target, options) if inner is leaf else resolve_source(leaf)
+        source = import_for(given, target, options)
+        elements.append(_Element(source, source.info(), weak, given.is_scalar()))
+    return elements
+
+
+def _check_numbers(
+    elements: list[_Element], nest: Nest, dtype: str, device: Device, target: Backend, options: Options
+) -> None:
+    """Raise if a number beside arrays does not fit the dtype of the stack, or if an integer is rounded."""
+    named = explicit_dtype(options)
+    weak = [(one.source.array, x) for one, x in zip(elements, nest.leaves, strict=True) if one.weak]
+    refuse_overflow([number for number, _ in weak], named or dtype, target, device)
+    if is_inexact(dtype) and dtype in DTYPES and not named:
+        for _, leaf in weak:
+            # The array that was read does not tell its floats from its integers, which must be exact.
+            read_numbers(_as_nest(leaf), _PARTS.get(dtype, dtype), target, options)
 
 
 def _as_nest(leaf: Any) -> Nest:
