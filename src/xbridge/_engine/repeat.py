@@ -1,10 +1,10 @@
 """Repeat a plan without planning again: compile it for one array into a function for others with its key.
 
-The key of an array is everything about it that its plan depends on. Between libraries, this is the dtype and
-the flags of the view that `fast.to_numpy` returns. Within a library, or while an operation is pending on the
-array, `fast.plan_key` of the backend returns it. The rest of what a plan depends on is either in the key of
-the cached call (the options) or read again in each call (the state of the backends, such as torch's default
-dtype).
+The key of an array is everything about it that its plan depends on. Between libraries, this is the dtype of
+the view that `fast.to_numpy` returns, and its flags if the options ask for them. Within a library, or while
+an operation is pending on the array, `fast.plan_key` of the backend returns it. The rest of what a plan
+depends on is either in the key of the cached call (the options) or read again in each call (the state of the
+backends, such as torch's default dtype).
 
 A compiled function returns None to decline: for an array whose key was not planned yet, for an array that
 `fast.to_numpy` or `fast.from_numpy` does not convert, and if a step fails. The caller then plans the call,
@@ -63,7 +63,7 @@ Without the last one, the converter is for all arrays of the type.
 
 _dtype_of = attrgetter("dtype")
 _flags_and_dtype_of = attrgetter("flags.num", "dtype")
-"""Return all flags of a host array in one integer, and its dtype. No backend's key begins with a number."""
+"""Return all flags of a host array in one integer, and its dtype."""
 
 _ON_ANY_VIEW: dict[Options, Convert] = {
     Options(copy=True): _host.copy,
@@ -192,7 +192,7 @@ def _find_within(x: Array, plan: Plan) -> Repeat | None:
     plan_key = backend.fast.plan_key
     key_of: KeyOf | None = plan_key
     if backend.name == HOST:
-        key_of = _flags_and_dtype_of if options.writable is not None else _dtype_of  # no other option asks it
+        key_of = _key_of_view(options)
     elif plan_key and (options.grad or options.requires_grad):
         key_of = partial(plan_key, graph=True)
     if key_of is None or (key := key_of(x)) is None:
@@ -211,7 +211,9 @@ def _find_between(x: Array, plan: Plan) -> Repeat | None:
     source, target, _, options, _, _ = plan.conversion
     if source.autograd and (options.grad == "keep" or options.requires_grad):
         return None  # a plan refuses an array with a graph, which its view does not show
-    key_of_pending = source.fast.plan_key and partial(source.fast.plan_key, graph=True)
+    plan_key = source.fast.plan_key
+    # The word tells a key from that of a view.
+    key_of_pending: KeyOf | None = plan_key and (lambda x: ("pending", plan_key(x, graph=True)))
     host, view_of = source.fast.to_numpy(x), source.fast.to_numpy
     plain = options._replace(device=None, grad=None)
     finish = _ON_ANY_VIEW.get(plain) if target.name == HOST else None
@@ -219,13 +221,12 @@ def _find_between(x: Array, plan: Plan) -> Repeat | None:
         view_of, finish = decline if options == plain else lookup_direct(target.name, type(x)), unchanged
     elif finish and source.fast.copy_to_numpy:
         view_of, finish = source.fast.copy_to_numpy, unchanged
-    # If the sharing rules decide all but the leaf, `fast.from_numpy` takes any view.
-    key_of = _dtype_of if plain == Options(requires_grad=True) else _flags_and_dtype_of
+    key_of = _key_of_view(options)
     key: object = None
     convert: Convert | None
     if host is None:
         key = key_of_pending and key_of_pending(x)
-        convert = None if key is None else _compile_pending(plan)
+        convert = None if key in (None, ("pending", None)) else _compile_pending(plan)
     elif finish:
         convert = compose(view_of, finish)
         if not key_of_pending:
@@ -241,6 +242,11 @@ def _find_between(x: Array, plan: Plan) -> Repeat | None:
         return compose(view_of, finish or _dispatch_on_key(key_of, table, read_state), others)
 
     return convert and (convert, key, dispatch)
+
+
+def _key_of_view(options: Options) -> KeyOf:
+    """Return the key of host arrays. Whether memory may be shared or written depends on their flags too."""
+    return _flags_and_dtype_of if options.copy is False or options.writable is not None else _dtype_of
 
 
 def _compile_pending(plan: Plan) -> Convert | None:
@@ -293,8 +299,8 @@ def _compile_on_host(
     """Return the function that makes the steps that follow `to_numpy`.
 
     `from_numpy` is replaced by `fast.from_numpy`, which also checks the memory, unless that is new. A trial
-    with two items finds out if the target accepts the dtype. Return None if it does not. With `like`, all
-    views have its flags; without it, they are new memory.
+    with two items finds out if the target accepts the dtype. Return None if it does not. All views have
+    the class of `like`; without it, they are new memory.
     """
     calls: list[Convert] = []
     last: Step | None = None

@@ -141,13 +141,13 @@ def cast_silently(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"
 
 
 def dense_copier(like: HostArray, dtype: Any = None) -> Callable[[HostArray], HostArray]:
-    """Return what `copy` or `astype` does with arrays of the dtype and flags of `like`."""
-    if type(like) is not np.ndarray or not (like.flags.forc and like.dtype.isnative):
+    """Return what `copy` or `astype` does with arrays of the class and dtype of `like`."""
+    if type(like) is not np.ndarray or not like.dtype.isnative:
         return copy if dtype is None else partial(astype, dtype=dtype)
     if dtype is None:
-        return lambda host: host.copy("K") if host.nbytes < LARGE else copy(host)
+        return lambda host: host.copy("K") if host.flags.forc and host.nbytes < LARGE else copy(host)
     cast = caster(like.dtype, dtype)
-    return lambda host: cast(host) if host.nbytes < LARGE else astype(host, dtype)
+    return lambda host: cast(host) if host.flags.forc and host.nbytes < LARGE else astype(host, dtype)
 
 
 def caster(source: np.dtype[Any], dtype: Any) -> Callable[[HostArray], HostArray]:
