@@ -14,10 +14,8 @@ jnp = jax.numpy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-OF_JAX = aligned(backend="jax")(lambda x: x * jnp.sin(x))
-OF_TORCH = aligned(backend="torch")(lambda x: x * torch.sin(x))
-IN_TORCH = pytest.mark.parametrize("f", [by_hand(), OF_JAX], ids=["numpy", "jax"])
-IN_JAX = pytest.mark.parametrize("f", [by_hand(), OF_TORCH], ids=["numpy", "torch"])
+IN_TORCH = pytest.mark.parametrize("f", [by_hand(), in_library("jax")], ids=["numpy", "jax"])
+IN_JAX = pytest.mark.parametrize("f", [by_hand(), in_library("torch")], ids=["numpy", "torch"])
 
 
 def gradient(f: Callable[[Any], Any], x: Any) -> Any:
@@ -74,10 +72,9 @@ def test_aligned__call_is_part_of_rules_that_the_user_gives_to_jax(f: Any) -> No
 
 
 @IN_JAX
-def test_aligned__jax_transposes_and_compiles_a_call_ahead_of_time(f: Any) -> None:
-    """JAX transposes and compiles a call ahead of time."""
+def test_aligned__jax_compiles_a_call_ahead_of_time(f: Any) -> None:
+    """JAX compiles a call ahead of time, with an argument that it may overwrite, and checks it."""
     x = jnp.asarray(X)
-    same(jax.linear_transpose(lambda t: jax.jvp(f, (x,), (t,))[1], x)(x)[0], X * slope(X))
     same(jax.jit(f).lower(x).compile()(x), value(X))
     same(jax.jit(f, donate_argnums=0)(x + 0), value(X))
     with jax.disable_jit():

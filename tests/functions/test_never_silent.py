@@ -32,12 +32,10 @@ GIVEN: dict[str, Callable[..., Any]] = {"vjp": lambda g, y, x: g * np.cos(x)}
 
 WAYS: dict[str, list[Callable[[Any], Any]]] = {
     "vjp": [
-        lambda f: f(leaf()).sum().backward(),
         lambda f: jax.grad(total(f))(array()),
         lambda f: jax.jit(jax.grad(total(f)))(array()),
     ],
     "jvp": [
-        lambda f: torch.func.jvp(f, (leaf().detach(),), (leaf().detach(),)),
         lambda f: torch.func.jacfwd(f)(leaf().detach()),
         lambda f: jax.jvp(f, (array(),), (array(),)),
         lambda f: jax.jit(lambda v: jax.jvp(f, (v,), (v,))[1])(array()),
@@ -72,9 +70,6 @@ def test_hint__of_a_batch_of_gradients_is_followed(again: bool) -> None:
 
 def test_aligned__vjp_without_a_vjp_has_no_second_order() -> None:
     """A vjp without a vjp has no second order."""
-    x = leaf()
-    (first,) = torch.autograd.grad(sine(**GIVEN)(x).sum(), x, create_graph=True)
-    refused(GradientError, first.sum().backward, "the vjp of sin", "vjp=aligned")
     grad = jax.grad(lambda v: sine(**GIVEN)(v).sum())
     refused(GradientError, lambda: jax.grad(lambda v: grad(v).sum())(jax.numpy.asarray(X)))
     f, x = by_hand(), leaf()
@@ -100,8 +95,6 @@ def test_aligned__none_of_a_vjp_is_not_a_zero() -> None:
     refused(GradientError, lambda: torch.autograd.grad(product(a, b).sum(), a), "None", "detach")
     nothing = aligned(backend="numpy", vjp=lambda g, y, a, b: None)(lambda a, b: a * b)
     refused(GradientError, lambda: torch.autograd.grad(nothing(a, b).sum(), a), "None")
-    single = aligned(backend="numpy", vjp=lambda g, y, x: None)(np.sin)
-    refused(GradientError, lambda: torch.autograd.grad(single(a).sum(), a), "None")
     tree = aligned(backend="numpy", vjp=lambda g, y, p: {"w": g, "x": None})(lambda p: p["w"] + p["x"])
     y = tree({"w": a, "x": b}).sum()
     refused(GradientError, lambda: torch.autograd.grad(y, b), "None for argument 0['x']")
@@ -147,38 +140,29 @@ def test_aligned__vjp_of_the_wrong_form_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("jvp", "kind", "reason"),
-    [
-        (lambda t, y, x: t[0][:2], OptionError, "use the jvp of"),
-        (lambda t, y, x: (t[0], t[0]), OptionError, "use the jvp of"),
-        (lambda t, y, x: t[0] * 1j, DTypeError, "use the jvp of"),
-        (lambda t, y, x: None, GradientError, "None"),
-    ],
-    ids=["a part", "two", "complex", "none"],
+    ("jvp", "kind"),
+    [(lambda t, y, x: (t[0], t[0]), OptionError), (lambda t, y, x: t[0] * 1j, DTypeError)],
+    ids=["two", "complex"],
 )
-def test_aligned__jvp_of_the_wrong_form_is_refused(
-    jvp: Callable[..., Any], kind: type[Exception], reason: str
-) -> None:
-    """A jvp of the wrong form is refused, and None is not a zero."""
+def test_aligned__jvp_of_the_wrong_form_is_refused(jvp: Callable[..., Any], kind: type[Exception]) -> None:
+    """A jvp of the wrong form is refused."""
     t = torch.from_numpy(X)
-    refused(kind, lambda: torch.func.jvp(sine(jvp=jvp), (t,), (t,)), reason)
+    refused(kind, lambda: torch.func.jvp(sine(jvp=jvp), (t,), (t,)), "use the jvp of")
 
 
 def test_aligned__function_of_a_library_without_rules_has_no_gradient() -> None:
     """A function of a library without rules has no gradient."""
     pytest.importorskip("array_api_strict")
     f = aligned(backend="array_api_strict")(lambda x: x + x)
-    y, v = f(leaf()), jax.numpy.asarray(X)
+    y = f(leaf())
     same(y, 2 * X)
     refused(GradientError, y.sum().backward, "array_api_strict")
-    refused(OptionError, lambda: jax.jit(f)(v), "result=")
     same(torch.vmap(f)(torch.from_numpy(X)[None]), 2 * X[None])
 
 
 def test_aligned__keep_raises_at_the_call_and_detach_cuts() -> None:
     """`grad="keep"` raises at the call, and `grad="detach"` cuts the graph."""
     v = jax.numpy.asarray(X)
-    refused(GradientError, lambda: sine(grad="keep")(leaf()), "vjp=f")
     refused(GradientError, lambda: jax.grad(lambda v: sine(grad="keep")(v).sum())(v), "vjp=f")
     assert sine(grad="keep", **GIVEN)(leaf()).requires_grad
     assert not sine(grad="detach")(leaf()).requires_grad
@@ -262,7 +246,6 @@ def test_aligned__shapes_are_declared_for_compiled_code() -> None:
     """Shapes are declared for compiled code."""
     f = aligned(backend="numpy")(lambda x: x + 1)
     v, t = jax.numpy.asarray(X), torch.from_numpy(X)
-    refused(OptionError, lambda: jax.jit(f)(v), "result=")
     refused(OptionError, lambda: torch.compile(f, fullgraph=True, backend="eager")(t), "result=")
     for wrong in (lambda x: np.empty((*x.shape, 2)), lambda x: np.empty(x.shape, "f4"), lambda x: [x, x]):
         g = aligned(backend="numpy", result=wrong)(lambda x: x + 1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from crossed import X, aligned, leaf, same
+from crossed import Model, X, aligned, leaf, same
 
 import xbridge
 from xbridge import OptionError, tree
@@ -43,14 +43,6 @@ def test_aligned__tree_of_parameters_is_differentiated() -> None:
         torch.autograd.grad(out["out"].sum(), (w, b)), torch.autograd.grad(right.sum(), (w, b)), strict=True
     ):
         same(found, expected)
-
-
-@dataclass
-class Model:
-    """A class with fields, which is a tree."""
-
-    w: Any
-    name: Any = "linear"
 
 
 class Registered:

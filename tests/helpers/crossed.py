@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,14 @@ def slope(x: Any) -> Any:
 
 def curve(x: Any) -> Any:
     return 2 * np.cos(x) - x * np.sin(x)
+
+
+@dataclass
+class Model:
+    """A class with fields, which is a tree."""
+
+    w: Any
+    name: Any = "linear"
 
 
 FUNCTIONS = [
