@@ -172,14 +172,6 @@ def test_host_arrays__element_that_the_dtype_cannot_hold(word: str, number: obje
 # -- shrinking -----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow  # hundreds of arrays, until none is simpler
-def test_arrays__shrink_to_a_zero() -> None:
-    """The simplest array is a contiguous 0-d zero of float64."""
-    x = least(arrays("numpy"))
-    assert (x.shape, x.dtype, x.item()) == ((), np.float64, 0.0)
-    assert x.flags.carray
-
-
 SPECIAL: dict[str, Callable[[Host], object]] = {
     "nan": lambda x: np.isnan(x).any(),
     "inf": lambda x: np.isinf(x).any(),

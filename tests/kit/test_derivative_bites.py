@@ -24,10 +24,6 @@ X = np.array([0.3, 0.7, 1.1])
 Z = X + 1j * X[::-1]
 
 
-def outer(a: Any, b: Any) -> Any:
-    return np.multiply.outer(a, b)
-
-
 def softmax(x: Any) -> Any:
     e = np.exp(x - x.max())
     return e / e.sum()

@@ -39,15 +39,19 @@ def test_mark__only_and_skip(ids: Ids, mark: str, where: str) -> None:
 
 
 def test_mark__of_module_class_and_test_combine(ids: Ids) -> None:
-    """The marks of a module, a class and a test all apply."""
+    """The marks of a module, a class and a test all apply, to the tests that use the fixtures."""
     test = """
         pytestmark = pytest.mark.xbridge(skip="toylib:cpu")
 
         def test_module(backend): pass
 
+        def test_none(): pass
+
         @pytest.mark.xbridge(only="toylib")
         class TestClass:
             def test_class(self, backend): pass
+
+            def test_none(self): pass
 
             @pytest.mark.xbridge(only=("numpy", "toylib:chip"))
             @pytest.mark.xbridge(skip="numpy")
@@ -55,9 +59,11 @@ def test_mark__of_module_class_and_test_combine(ids: Ids) -> None:
     """
     assert sorted(ids(test, PLACES)) == [
         "TestClass::test_class[toylib:chip]",
+        "TestClass::test_none",
         "TestClass::test_test[toylib:chip]",
         "test_module[numpy]",
         "test_module[toylib:chip]",
+        "test_none",
     ]
 
 
@@ -149,20 +155,6 @@ def test_mark__without_effect(run: Run, arguments: str) -> None:
     result.stdout.fnmatch_lines(
         ["test_it.py::test_x: cannot follow its mark xbridge: *; try naming backend *"]
     )
-
-
-def test_mark__of_module_or_class_spares_other_tests(ids: Ids) -> None:
-    """A mark of a module or class is accepted if some of its tests use none of the fixtures."""
-    test = """
-        pytestmark = pytest.mark.xbridge(skip="toylib")
-
-        @pytest.mark.xbridge(only="numpy")
-        class TestClass:
-            def test_x(self): pass
-
-        def test_y(): pass
-    """
-    assert ids(test, PLACES) == ["TestClass::test_x", "test_y"]
 
 
 # -- gaps --------------------------------------------------------------------------------------------

@@ -11,14 +11,13 @@ from drawing import drawn, least
 from hypothesis import given
 from hypothesis import strategies as st
 from inside import category, get_backend
-from rawmemory import bits, same_bits, touched
+from rawmemory import same_bits
 from strategies import HOST_DTYPES
 from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import Device
 from xbridge.testing.samples import numpy as known
-from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies import (
     arrays,
     arrays_together,
@@ -31,27 +30,6 @@ from xbridge.testing.strategies import (
 )
 
 # -- what is drawn is as it is said to be ---------------------------------------------------------
-
-
-@pytest.mark.parametrize("library", ["numpy", "torch"])
-@given(data=st.data())
-def test_samples__array_is_as_described(library: str, data: st.DataObject) -> None:
-    """The array of a sample copies its values, and is tracked and writable if the sample says so."""
-    pytest.importorskip(library)
-    sample = data.draw(samples(library, devices="cpu"))
-    assert same_bits(sample.array, sample.values)
-    assert not np.intersect1d(touched(sample.array), touched(sample.values)).size
-    assert sample.values.dtype.isnative
-    assert sample.values.flags.carray
-    assert getattr(sample.array, "requires_grad", False) == sample.tracked
-    if library == "numpy":
-        assert sample.array.flags.writeable == sample.writable
-    if sample.writable:
-        samples_of(library).write(sample.array)
-        assert (bits(sample.array) != bits(sample.values)).any(-1).all()
-    elif library == "numpy" or sample.values.size:
-        with pytest.raises((ValueError, RuntimeError)):
-            samples_of(library).write(sample.array)
 
 
 @given(st.data())
@@ -300,4 +278,6 @@ def test_samples__unknown_library_on_every_device() -> None:
     }
     for sample in some:
         assert same_bits(sample.array.data, sample.values)
+        assert sample.values.dtype.isnative
+        assert sample.values.flags.carray
         assert sample.tracked == vars(sample.array).get("tracked", False)
