@@ -25,7 +25,7 @@ RAISED: dict[str, type[Exception]] = {
     "test_the_fast_path_declines_unsupported_arrays": TypeError,
     "test_an_array_keeps_shared_host_memory_alive": BufferError,
     "test_dtype_name_reads_dtypes_of_numpy_or_returns_none": TypeError,
-    "test_unsupported_arrays_have_array_info_and_a_reason": TypeError,
+    "test_unsupported_arrays_have_an_owner_array_info_and_a_reason": TypeError,
 }
 """Where a test may fail by what the faulty backend raises, and not by a check or a refusal."""
 

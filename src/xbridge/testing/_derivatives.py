@@ -161,9 +161,9 @@ def _flatten(
             "numpy.ones(3)",
         )
 
-    def flat(*xs: Any) -> list[Any]:
+    def flat(*xs: Any) -> tuple[Any, ...]:
         news = dict(zip(moving, xs, strict=True))
-        return [*_leaves(f(*[news.get(i, x) for i, x in enumerate(given)], **kwargs))]
+        return tuple(_leaves(f(*[news.get(i, x) for i, x in enumerate(given)], **kwargs)))
 
     return flat, [given[i] for i in moving]
 
@@ -212,22 +212,22 @@ def jax_gradients(flat: Flat, xs: Sequence[Any], seeds: Sequence[Any]) -> Sequen
 GRADIENTS: dict[str, Callable[..., Sequence[Any] | None]] = {"torch": torch_gradients, "jax": jax_gradients}
 
 
+def _transforms(name: str) -> Any:
+    """Return the module with the transforms of a library."""
+    return import_module({"torch": "torch.func"}.get(name, name))
+
+
 def _slopes(
     name: str, flat: Flat, xs: Sequence[Any], tangents: Sequence[Any], seeds: Sequence[Any]
 ) -> dict[str, float]:
     """Return the derivative along tangents by each way that a library has to it."""
-    derive = import_module({"torch": "torch.func"}.get(name, name))
-
-    def whole(*a: Any) -> tuple[Any, ...]:
-        return tuple(flat(*a))
-
     with every_digit(name):
         leaves, ins, ts, gs = (
             [to_backend(np.array(x), name) for x in group] for group in (xs, xs, tangents, seeds)
         )
-        found = {"the gradient": _along(tangents, GRADIENTS[name](whole, leaves, gs) or ())}
+        found = {"the gradient": _along(tangents, GRADIENTS[name](flat, leaves, gs) or ())}
         with suppress(GradientError):
-            moved = derive.jvp(whole, tuple(ins), tuple(ts))[1]
+            moved = _transforms(name).jvp(flat, tuple(ins), tuple(ts))[1]
             found["the tangent"] = _along(seeds, moved)
     return found
 
@@ -239,16 +239,13 @@ def _batch_faults(
 
     Rows differ, and their number is the length of no axis, so that no row or axis is taken for another one.
     """
-    derive = import_module({"torch": "torch.func"}.get(name, name))
+    derive = _transforms(name)
     lengths = {n for x in (*case.xs, *case.ys) for n in x.shape}
     count = next(n for n in itertools.count(2) if n not in lengths)
 
-    def whole(*a: Any) -> tuple[Any, ...]:
-        return tuple(case.flat(*a))
-
     def pull_back(*a: Any) -> Any:
         ins, gs = a[: len(case.xs)], a[len(case.xs) :]
-        return jax_gradients(whole, ins, gs) if name == "jax" else derive.vjp(whole, *ins)[1](gs)
+        return jax_gradients(case.flat, ins, gs) if name == "jax" else derive.vjp(case.flat, *ins)[1](gs)
 
     def rows(reach: float) -> Iterator[list[HostArray]]:
         for i in range(count):

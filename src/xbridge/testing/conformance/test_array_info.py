@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 from warnings import catch_warnings
 
 import numpy as np
+import pytest
 
-from xbridge import Device, asarray, device_of, dtype_of, to_backend
+from xbridge import Device, asarray, backend_of, device_of, dtype_of, to_backend
 from xbridge.errors import DTypeError, XBridgeError
 from xbridge.extend import CPU, DTYPES, category, get_backend, is_inexact, native_dtype
 from xbridge.protocol import ArrayInfo, MemoryLayout, Unsupported
@@ -17,7 +18,6 @@ from xbridge.testing.conformance._cases import (
     default_device,
     edge_values,
     for_own_arrays,
-    host_memory_of,
     is_aligned,
     plain_array,
     refused_write,
@@ -66,7 +66,8 @@ def test_memory_layout_points_at_the_bytes(backend: str, sample: Sample) -> None
     if layout.is_unallocated():
         assert not (layout.materialized and sample.values.size), "a materialized array has an address"
         return
-    host_memory_of(backend, sample.array)
+    if "host" in module.gaps:
+        pytest.skip(f"the memory of {backend} cannot be read: {module.gaps['host']}")
     matches = same_bits(
         _values_in(layout, sample.values.dtype.name, native=info.native_byteorder), sample.values
     )
@@ -109,10 +110,12 @@ def test_ordinary_arrays_are_supported(backend: str, sample: Sample) -> None:
     assert get_backend(backend).unsupported(sample.array, leaving=False) is None
 
 
-def test_unsupported_arrays_have_array_info_and_a_reason(backend: str) -> None:
+def test_unsupported_arrays_have_an_owner_array_info_and_a_reason(backend: str) -> None:
     module = get_backend(backend)
     for what, make in samples_of(backend).refused.items():
         x = make()
+        assert module.owns(type(x)) is True, what
+        assert backend_of(x) == backend, what
         info = module.array_info(x)
         assert type(info) is ArrayInfo, what
         assert (type(info.dtype), type(info.device), type(info.shape)) == (str, Device, tuple), what

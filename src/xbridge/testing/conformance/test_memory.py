@@ -7,6 +7,7 @@ compare addresses, and write on one side and read on the other.
 from __future__ import annotations
 
 import gc
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import ref
 
@@ -16,7 +17,6 @@ import pytest
 from xbridge import asarray, device_of, to_backend, to_numpy
 from xbridge.errors import type_of
 from xbridge.extend import CPU, DTYPES, HOST, category, get_backend, native_dtype
-from xbridge.protocol import ArrayInfo
 from xbridge.testing._parametrize import promise
 from xbridge.testing.conformance._cases import (
     FULL_SHAPE,
@@ -48,11 +48,13 @@ if TYPE_CHECKING:
     from xbridge.testing.samples import Sample
 
 
-def _host_info(host: HostArray) -> ArrayInfo:
-    return ArrayInfo(host.dtype.newbyteorder("=").name, CPU, host.shape, native_byteorder=host.dtype.isnative)
-
-
 # -- sharing -------------------------------------------------------------------------------------
+
+
+def _accepts(backend: str, host: HostArray) -> bool:
+    """Return True if the backend shares host memory of this layout."""
+    module = get_backend(HOST)
+    return get_backend(backend).accepts_layout(module.array_info(host), module.memory_layout(host))
 
 
 @promise("sharing")
@@ -61,7 +63,7 @@ def test_dense_host_memory_is_shared(backend: str) -> None:
     for dtype in swept_dtypes(backend):
         for shape in (FULL_SHAPE, (), (5,)):
             host = edge_values(dtype, shape)
-            assert module.accepts_layout(_host_info(host), get_backend(HOST).memory_layout(host))
+            assert _accepts(backend, host)
             assert same_memory(memory_of(backend, module.from_numpy(host)), memory_of(HOST, host))
 
 
@@ -70,7 +72,7 @@ def test_dense_host_memory_is_shared(backend: str) -> None:
 def test_accepted_layouts_keep_every_bit(backend: str, sample: Sample) -> None:
     module, host = get_backend(backend), sample.array
     assert "host" not in module.gaps, "its arrays are never in host memory"
-    if module.accepts_layout(_host_info(host), get_backend(HOST).memory_layout(host)):
+    if _accepts(backend, host):
         x = module.from_numpy(host.view(np.ndarray))
         assert same_bits(read(backend, x), sample.values)
         layout = module.memory_layout(x)
@@ -258,23 +260,15 @@ def test_new_memory_does_not_keep_its_source_alive(backend: str) -> None:
 
 def test_a_deleted_view_releases_its_source(backend: str) -> None:
     module, values = get_backend(backend), _values(backend, 64)
-    views: list[tuple[str, str, Callable[[Array], Array]]] = [
-        (backend, "to_numpy", module.to_numpy),
-        (backend, "to_numpy", to_numpy),
-        (backend, "detach", module.detach),
-        (HOST, "to_backend", lambda host: to_backend(host, backend)),
-        (HOST, "from_numpy", module.from_numpy),
-    ]
+    sources: dict[str, ref[Array]] = {}
+    out: list[Callable[[Array], Array]] = [module.to_numpy, to_numpy, module.detach]
+    into: list[Callable[[Array], Array]] = [lambda host: to_backend(host, backend), module.from_numpy]
     if backend != HOST:
-        views += [
-            (backend, "fast_to_numpy", module.fast.to_numpy),
-            (HOST, "fast_from_numpy", module.fast.from_numpy),
-        ]
-    sources = {}
-    for name, step, look in views:
+        out, into = [*out, module.fast.to_numpy], [*into, module.fast.from_numpy]
+    for name, look in [*product([backend], out), *product([HOST], into)]:
         x = plain_array(name, values)
         if type(x).__weakrefoffset__:
-            sources[step] = ref(x)
+            sources[f"{len(sources)}: {look}"] = ref(x)
         look(x)
         del x
     assert _still_alive(sources) == []

@@ -100,12 +100,6 @@ def test_other_types_are_not_owned(backend: str) -> None:
     assert [cls for cls in others if module.owns(cls) is not False] == []
 
 
-def test_unsupported_arrays_are_owned(backend: str) -> None:
-    for what, make in samples_of(backend).refused.items():
-        assert get_backend(backend).owns(type(make())) is True, what
-        assert backend_of(make()) == backend, what
-
-
 def test_without_a_compiler_nothing_is_traced(backend: str) -> None:
     module = get_backend(backend)
     assert module.is_tracing() is False

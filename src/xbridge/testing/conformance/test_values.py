@@ -157,29 +157,21 @@ def assert_same_result(target: str, direct: Array, expected: Array, source: tupl
 
 @for_own_arrays
 def test_the_fast_path_to_numpy_agrees_with_the_plan(backend: str, sample: Sample) -> None:
-    module, x = get_backend(backend), sample.array
+    fast, x = get_backend(backend).fast, sample.array
     with record():
-        expected = to_backend(x, HOST)
+        expected, copied = to_backend(x, HOST), to_backend(x, HOST, copy=True)
     assert_same_result(HOST, to_numpy(x), expected, (backend, x))
-    if type(x) in module.fast.types:
-        direct = module.fast.to_numpy(x)
-        if direct is not None:
-            assert type(direct) is np.ndarray  # also of a subclass, such as a memmap
-            plain = expected.view(np.ndarray) if backend == HOST else expected
-            assert_same_result(HOST, direct, plain, (backend, x))
     assert asarray(x) is x
-
-
-@for_own_arrays
-def test_a_fast_copy_is_that_of_the_plan(backend: str, sample: Sample) -> None:
-    module, x = get_backend(backend), sample.array
-    copy = module.fast.copy_to_numpy if type(x) in module.fast.types else None
-    if copy and (made := copy(x)) is not None:
-        with record():
-            expected = to_backend(x, HOST, copy=True)
-        assert_same_result(HOST, made, expected, (backend, x))
-        assert made.strides == expected.strides
-        assert not memory_of(HOST, module.fast.to_numpy(x)).writable
+    if type(x) not in fast.types:
+        return
+    if (direct := fast.to_numpy(x)) is not None:
+        assert type(direct) is np.ndarray  # also of a subclass, such as a memmap
+        plain = expected.view(np.ndarray) if backend == HOST else expected
+        assert_same_result(HOST, direct, plain, (backend, x))
+    if fast.copy_to_numpy and (made := fast.copy_to_numpy(x)) is not None:
+        assert_same_result(HOST, made, copied, (backend, x))
+        assert made.strides == copied.strides
+        assert not memory_of(HOST, direct).writable
 
 
 @for_host_arrays

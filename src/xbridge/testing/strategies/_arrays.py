@@ -7,6 +7,7 @@ makes the same number of choices, so that shrinking does not prefer an example w
 from __future__ import annotations
 
 from functools import wraps
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from hypothesis import note, reject
@@ -114,7 +115,7 @@ def arrays(  # noqa: PLR0913 -- independent options
     array([[nan,  0.],
            [ 0.,  0.]], dtype=float32)
     """
-    return _arrays(ArraySpec(**locals()))
+    return _samples(ArraySpec(**locals())).map(attrgetter("array"))
 
 
 @_plural
@@ -159,11 +160,7 @@ def samples(backend: str, **asked: Unpack[Asked]) -> st.SearchStrategy[Sample]:
 
 
 @st.composite
-def _arrays(draw: st.DrawFn, spec: ArraySpec) -> Array:
-    return _draw(draw, spec).array
-
-
-def _draw(draw: st.DrawFn, spec: ArraySpec) -> Sample:
+def _samples(draw: st.DrawFn, spec: ArraySpec) -> Sample:
     def given(option: Any) -> Any:
         return draw(option) if isinstance(option, st.SearchStrategy) else option
 
@@ -191,9 +188,6 @@ def _draw(draw: st.DrawFn, spec: ArraySpec) -> Sample:
     sample = make_sample(spec.backend.name, name, values, device, state)
     note(_Note(spec.backend, sample))
     return sample
-
-
-_samples = st.composite(_draw)
 
 
 class _Note:
