@@ -73,5 +73,6 @@ def rule_of(call: Call) -> DerivableFunction:
                     f"the same without {how}=, or backend='numpy'",
                 )
         make = function_of(get_backend(call.library), "rule") or function_of(get_backend(HOST), "rule")
-        call.rule = make(call)
+        made: DerivableFunction = make(call)
+        call.rule = made
     return call.rule

@@ -125,7 +125,7 @@ class _Unregistered:
         """Return the items, then the fields that are set."""
         base, is_dict = self._base, issubclass(self._base, dict)
         items = [] if base is object else list(base.values(x) if is_dict else base.__iter__(x))
-        keys = list(base.keys(x)) if is_dict else range(len(items))
+        keys = list(self._base.keys(x)) if is_dict else range(len(items))
         attributes = self._read_attributes(x)
         fields = [name for name in self._fields if name in attributes]
         return [*items, *map(attributes.pop, fields)], Structure(x, keys, fields, attributes)
@@ -218,7 +218,5 @@ def _unflatten_packed(x: Any, parts: list[Any]) -> Any:
     return tuple.__new__(type(x), (data, *others))
 
 
-PLAIN: dict[type, Container] = {
-    cls: found for cls in (dict, list, tuple) if (found := _find_unregistered(cls))
-}
+PLAIN: dict[type, Container] = {it.cls: it for it in map(_find_unregistered, (dict, list, tuple)) if it}
 """The classes that nearly all trees consist of."""
