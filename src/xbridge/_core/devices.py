@@ -91,8 +91,10 @@ class Device(str):
 
 
 def is_of_kind(device: Device, asked: Device) -> bool:
-    """Return True if a device is of the kind that was asked for without an index."""
-    return device.kind != "cpu" if asked == "gpu" else asked.index is None and device.kind == asked.kind
+    """Return True if a device is the one that was asked for, or of the kind that was, without an index."""
+    if asked.index is not None:
+        return device == asked
+    return device.kind != "cpu" if asked == "gpu" else device.kind == asked.kind
 
 
 def absent_device_error(

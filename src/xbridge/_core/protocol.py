@@ -296,7 +296,7 @@ class Unsupported(NamedTuple):
 
     error: type[XBridgeError]
     reason: str
-    hint: str
+    hint: str = ""
 
 
 class Gap(NamedTuple):
@@ -405,7 +405,7 @@ class Backend(ModuleType):
 
     def device_of(self, x: Array, /) -> Device:
         """Return the device in `array_info(x)`, as `dtype_of` does."""
-        return self.array_info(x).device
+        return CPU if self.host_only else self.array_info(x).device
 
     def unsupported(self, x: Array, /, *, leaving: bool) -> Unsupported | None:
         """Say why `x` cannot be converted, within the library or to another one; None if it can."""
@@ -414,7 +414,7 @@ class Backend(ModuleType):
         dtype = self.array_info(x).dtype
         if not leaving or dtype in DTYPES:
             return None
-        return Unsupported(DTypeError, f"{dtype} is not a numeric dtype", "")
+        return Unsupported(DTypeError, f"{dtype} is not a numeric dtype")
 
     unreadable: Callable[[Array], Unsupported | None] | None = None
     """`unreadable(x)`: why the elements cannot be read within the library; None if they can.
@@ -520,11 +520,9 @@ class Backend(ModuleType):
         This is the named device, else `near` or the first one of that kind.
         """
         present = self.devices()
-        if device in present:
-            return device
-        alike = [each for each in (near, *present) if each in present and is_of_kind(each, device)]
-        if alike:
-            return alike[0]
+        for each in (device, near, *present):
+            if each in present and is_of_kind(each, device):
+                return each
         if not self.host_only:
             raise absent_device_error(self.name, device, present)
         action, reason = f"put an array of {self.name} on {device!r}", self.gaps["devices"].reason

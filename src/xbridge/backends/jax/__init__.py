@@ -37,6 +37,7 @@ from xbridge._host import memory as _host
 from xbridge._host.memory import ALIGNMENT, LARGE, finite_extremes, not_finite_error
 from xbridge.backends.jax import _private
 from xbridge.backends.jax._devices import (
+    asked,
     device_for_sharding,
     device_of_sharding,
     devices_by_name,
@@ -44,7 +45,6 @@ from xbridge.backends.jax._devices import (
     host_device,
     is_c_order,
     name_device,
-    name_of_sharding,
     several,
 )
 from xbridge.backends.jax._threads import capture_options, refuse_in_callback, with_options
@@ -66,15 +66,13 @@ _EXPORTED = frozenset(dtype for dtype, word in _NAMES.items() if word != "bool")
 """The dtypes of which no other one is exported. A bool may be an int1."""
 _Array = _private.Array
 _Tracer = jax.core.Tracer
-_DELETED = Unsupported(UnsupportedArrayError, "its memory was deleted or donated", "")
+_DELETED = Unsupported(UnsupportedArrayError, "its memory was deleted or donated")
 _SINGLES = ("complex64", *(word for word in _BYTES if DTYPES[word].is_extended))
 _VIEW_FLAGS = (0x103, 0x101)
 """NumPy's `flags.num` for a read-only view in C order of memory that NumPy does not own.
 
 The bits are 0x100 aligned and 0x1 C order. With at most one axis, 0x2 for Fortran order is set too.
 """
-_host_shardings: set[Sharding] = set()
-"""The shardings that were seen on the first CPU device, by which `fast_to_numpy` knows such arrays."""
 _is_alone = False
 """True once the first CPU device is known to be JAX's only one, so that all arrays are there.
 
@@ -121,7 +119,7 @@ def array_info(x: Array, /) -> ArrayInfo:
     if isinstance(x, _Tracer):
         return ArrayInfo(dtype, find_default_device(), x.shape, requires_grad=is_inexact(dtype))
     place = x.sharding
-    return ArrayInfo(dtype, device_of_sharding(place), x.shape, sharding=name_of_sharding(place))
+    return ArrayInfo(dtype, device_of_sharding(place), x.shape, sharding=asked.get(place))
 
 
 def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
@@ -192,7 +190,7 @@ def dtype_name(dtype: object, /) -> str | None:
 
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype not in _NATIVE:
-        return Unsupported(DTypeError, f"JAX has no {dtype}", "")
+        return Unsupported(DTypeError, f"JAX has no {dtype}")
     if dtype in _WITHOUT_X64 and not _is_x64_enabled():
         hint = "jax.config.update('jax_enable_x64', True)"
         return Unsupported(DTypeError, f"JAX has no {dtype} while its x64 mode is off", hint)
@@ -252,15 +250,9 @@ def resolve_device(device: Device, near: Device, /) -> Device:
     if device == near or device in several:
         return device
     present = devices()
-    if device in present:
-        return device
-    alike = [
-        each
-        for each in (near, find_default_device(), *present)
-        if each in present and is_of_kind(each, device)
-    ]
-    if alike:
-        return alike[0]
+    for each in (device, near, find_default_device(), *present):
+        if each in present and is_of_kind(each, device):
+            return each
     raise absent_device_error(name, device, present)
 
 
@@ -300,12 +292,10 @@ def materialize(x: Array, /) -> Array:
 
 def fast_to_numpy(x: Array, /) -> HostArray | None:
     # `np.asarray` of a CPU array is a read-only view of its memory. For any other it would be a copy, or an
-    # error for an array that was deleted. To know a sharding by a set is faster than to ask for its devices.
+    # error for an array that was deleted.
     try:
-        if not _is_alone:
-            place = x.sharding
-            if place not in _host_shardings and not _is_on_first_cpu(place):
-                return None
+        if not _is_alone and not _is_on_first_cpu(x.sharding):
+            return None
         host = np.asarray(x)
     except (RuntimeError, TypeError, ValueError):  # deleted, on several devices, or of random keys
         return None
@@ -456,17 +446,14 @@ def _prepare_move(x: Array) -> Array:
     return x
 
 
+@lru_cache(1024)  # its answer is found faster than the devices of a sharding
 def _is_on_first_cpu(place: Any) -> bool:
-    """Return True if a sharding is the first CPU device, and remember that."""
+    """Return True if a sharding is the first CPU device."""
     global _is_alone  # noqa: PLW0603 -- it is set once, when JAX has found its devices
     (device,) = _private.devices_of(place)
     if device.platform != "cpu" or device.local_hardware_id:
         return False
-    clients = _private.backends().values()
-    if sum(client.device_count() for client in clients) == 1:
-        _is_alone = True
-    elif type(place) is SingleDeviceSharding:  # of which there are few, so that the set stays small
-        _host_shardings.add(place)
+    _is_alone = sum(client.device_count() for client in _private.backends().values()) == 1
     return True
 
 

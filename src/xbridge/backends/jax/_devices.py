@@ -22,7 +22,7 @@ several: dict[Device, Sharding] = {}
 """The shardings over several devices that have a name, and where `to_device` puts an array by that name."""
 _places: dict[Sharding, Device] = {}
 """The names of several devices, by the sharding that replicates an array over them."""
-_asked: dict[Sharding, Device] = {}
+asked: dict[Sharding, Device] = {}
 """The names of the shardings that were asked for, each another one than those of places."""
 
 
@@ -75,14 +75,7 @@ def device_for_sharding(sharding: Sharding) -> Device:
     device = device_of_sharding(sharding)
     if device.kind != SHARDED:
         return device
-    return _asked.get(sharding) or _asked.setdefault(sharding, _name_several(sharding))
-
-
-def name_of_sharding(sharding: Sharding) -> Device | None:
-    """Return the name of a sharding over several devices; None if nobody has asked for arrays with it."""
-    if sharding.num_devices == 1:
-        return None
-    return _asked.get(sharding)
+    return asked.get(sharding) or asked.setdefault(sharding, _name_several(sharding))
 
 
 def _name_several(sharding: Sharding) -> Device:
