@@ -23,7 +23,8 @@ _TAILS = (
     r"|for one array|for a list of arrays|if it holds lists|if it holds numbers|for labels))$"
 )
 _THEN = r"(?P<before>.*), and (?P<then>asarray|xbridge\.tree\.to_backend)( if it holds numbers)?"
-_MESSAGES = ("build", "Unsupported", "unreadable_error", "write_error")
+_MESSAGES = {"build": 3, "Unsupported": 3, "unreadable_error": 3, "write_error": 3, "_refused": 2}
+"""What takes a hint as its last argument, and of how many."""
 _RESULTS = (
     "[asarray(",
     "x.unbind()",
@@ -102,13 +103,8 @@ def templates(path: Path) -> Iterator[tuple[int, str]]:
     for scope in ast.walk(tree):
         if isinstance(scope, (ast.FunctionDef, ast.Module)):
             for node in _within(scope):
-                if isinstance(node, ast.Call) and len(node.args) == 3 and _called(node) in _MESSAGES:
-                    for text in _texts(node.args[2], scope):
-                        yield node.lineno, text
-                if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
-                    pair = [_texts(one, scope) for one in node.value.elts]
-                    if len(pair) == 2 and "unsupported" in path.name and all(pair):
-                        yield from ((node.lineno, text) for text in pair[1])
+                if isinstance(node, ast.Call) and len(node.args) == _MESSAGES.get(_called(node)):
+                    yield from ((node.lineno, text) for text in _texts(node.args[-1], scope))
 
 
 def _called(node: ast.Call) -> str:

@@ -65,11 +65,11 @@ def dtype_name(dtype: object, /) -> str | None:
 
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype not in _NATIVE:
-        return Unsupported(DTypeError, f"array_api_strict has no {dtype}", "")
+        return Unsupported(DTypeError, f"array_api_strict has no {dtype}")
     try:
         array_api_strict.empty(0, dtype=_NATIVE[dtype], device=_DEVICES[device])
     except ValueError:
-        return Unsupported(DTypeError, f"its device {device} has no {dtype}", "")
+        return Unsupported(DTypeError, f"its device {device} has no {dtype}")
     return None
 
 
@@ -108,7 +108,4 @@ def fast_from_numpy(host: HostArray, /) -> Array | None:
     return from_numpy(host) if flags.behaved and flags.forc and host.dtype in _ON_HOST else None
 
 
-fast: Fast = Fast(
-    to_numpy=fast_to_numpy,
-    from_numpy=fast_from_numpy,
-)
+fast: Fast = Fast(to_numpy=fast_to_numpy, from_numpy=fast_from_numpy)

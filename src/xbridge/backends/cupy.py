@@ -32,6 +32,7 @@ from xbridge._core.protocol import (
 from xbridge._host import memory as _host
 from xbridge._host.device_exporter import OnDeviceExporter
 from xbridge._host.memory import finite_extremes, native_dtype
+from xbridge.backends import numpy as _numpy
 from xbridge.errors import DTypeError, MissingLibraryError, UnsupportedArrayError, type_of
 
 try:
@@ -104,7 +105,7 @@ def from_numpy(host: HostArray, /) -> HostArray:
 
 
 def array_info(x: Array, /) -> ArrayInfo:
-    return ArrayInfo(_name(x.dtype), device_named(f"{_KIND}:{x.device.id}"), x.shape)
+    return ArrayInfo(_numpy.dtype_of(x), device_named(f"{_KIND}:{x.device.id}"), x.shape)
 
 
 def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
@@ -113,7 +114,7 @@ def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
     if type(x) is not cupy.ndarray:
         reason = f"{type_of(x)} may mean more than its numbers"
         return Unsupported(UnsupportedArrayError, reason, "x.view(type=cupy.ndarray)")
-    if _name(x.dtype) in DTYPES:
+    if _numpy.dtype_of(x) in DTYPES:
         return None
     hint = f"x[{x.dtype.names[0]!r}]" if x.dtype.names else ""
     return Unsupported(DTypeError, f"{x.dtype} is not a numeric dtype", hint)
@@ -150,7 +151,7 @@ def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
 
 
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
-    return None if dtype in _NATIVE else Unsupported(DTypeError, f"CuPy has no {dtype}", "")
+    return None if dtype in _NATIVE else Unsupported(DTypeError, f"CuPy has no {dtype}")
 
 
 def astype(x: Array, dtype: str, /) -> Array:
@@ -254,8 +255,3 @@ def _send(x: Array, device: Device) -> Array:
 def _upload(host: HostArray) -> Array:
     # CuPy would pass a 0-d array as a number, which loses the sign of -0.0.
     return cupy.asarray(host.reshape(host.shape or 1), order="C", blocking=True).reshape(host.shape)
-
-
-def _name(dtype: np.dtype[np.generic]) -> str:
-    """Return the canonical name of a dtype, or NumPy's own name if there is none."""
-    return dtype.name if dtype.name in DTYPES else str(dtype)

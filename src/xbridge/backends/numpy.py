@@ -52,7 +52,7 @@ _HINTS = {
 
 
 def to_numpy(x: HostArray, /) -> HostArray:
-    return x.view(np.ndarray)
+    return x if type(x) is np.ndarray else x.view(np.ndarray)
 
 
 def from_numpy(host: HostArray, /) -> HostArray:
@@ -66,10 +66,6 @@ def array_info(x: HostArray, /) -> ArrayInfo:
 
 def dtype_of(x: HostArray, /) -> str:
     return _name(_as_base_array(x).dtype)
-
-
-def device_of(x: HostArray, /) -> Device:
-    return CPU
 
 
 def unsupported(x: HostArray, /, *, leaving: bool) -> Unsupported | None:  # noqa: PLR0911 -- one for each reason
@@ -129,7 +125,7 @@ def stack(arrays: list[HostArray], shape: tuple[int, ...], /) -> HostArray:
             "make an array of this list",
             f"it would have {axes} axes, and NumPy has {_MOST_AXES} at most",
         )
-    plain = [x if type(x) is np.ndarray else to_numpy(x) for x in arrays]
+    plain = [to_numpy(x) for x in arrays]
     # `numpy.array` is faster, but makes arrays of no axes items of an array of objects.
     stacked = np.stack(plain) if plain[0].dtype.hasobject else np.array(plain)
     if not stacked.dtype.isnative:  # `numpy.array` keeps the byte order of a single array
@@ -195,7 +191,7 @@ def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if found is None or (
         dtype not in DTYPES and (found.num >= _FIRST_FOREIGN_NUM or found.kind not in "biufcmM")
     ):
-        return Unsupported(DTypeError, f"NumPy has no {dtype}", "")
+        return Unsupported(DTypeError, f"NumPy has no {dtype}")
     return None
 
 
@@ -215,21 +211,13 @@ def check_cast(x: HostArray, dtype: str, /) -> HostArray:
     return _host.check_cast(x, dtype)
 
 
-def fast_to_numpy(x: HostArray, /) -> HostArray:
-    return x if type(x) is np.ndarray else x.view(np.ndarray)
-
-
-def plan_state() -> object:
-    return None
-
-
 fast: Fast = Fast(
     types=_PLAIN_CLASSES,
     scalar_types=tuple(dtype.type for dtype in NATIVE),
-    to_numpy=fast_to_numpy,
+    to_numpy=to_numpy,
     from_numpy=from_numpy,
     stack_many=stack_many,
-    plan_state=plan_state,
+    plan_state=lambda: None,
 )
 
 

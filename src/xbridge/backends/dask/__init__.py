@@ -162,6 +162,4 @@ def fast_from_numpy(host: HostArray, /) -> Array | None:
     return None if _numpy.unsupported(host, leaving=True) else from_numpy(_host.copy(host))
 
 
-fast: Fast = Fast(
-    from_numpy=fast_from_numpy,
-)
+fast: Fast = Fast(from_numpy=fast_from_numpy)

@@ -127,7 +127,7 @@ def _lengths(x: Array, chunks: list[Any]) -> Iterator[tuple[int, ...]]:
 def unsupported_chunk(chunk: object) -> Unsupported | None:
     """Return why an array with chunks like this one cannot be converted; None if it can."""
     if not isinstance(chunk, (np.ndarray, np.generic)):
-        return Unsupported(UnsupportedArrayError, f"its chunks are {kind_of(chunk)}", "")
+        return Unsupported(UnsupportedArrayError, f"its chunks are {kind_of(chunk)}")
     refused = _numpy.unsupported(np.asanyarray(chunk), leaving=True)
     if refused is None or refused.error is DTypeError:
         return refused and refused._replace(hint=refused.hint.replace("x.tolist()", "x.compute().tolist()"))

@@ -43,14 +43,12 @@ from xbridge.backends.torch._unsupported import (
     why_not_memory,
     why_not_values,
 )
-from xbridge.backends.torch._unsupported import is_leaf as is_leaf
 from xbridge.errors import DeviceError, DTypeError, GradientError, UnsupportedArrayError, ValueLossError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
     from types import ModuleType
-    from typing import Any
 
     import numpy as np
 
@@ -168,14 +166,10 @@ def device_of(x: torch.Tensor, /) -> Device:
 def unsupported(x: torch.Tensor, /, *, leaving: bool) -> Unsupported | None:
     if not leaving:
         return None
-    found = why_not_memory(x) or why_not_values(x)
-    return Unsupported(UnsupportedArrayError, *found) if found else None
+    return why_not_memory(x) or why_not_values(x)
 
 
-@_bypass_subclass
-def unreadable(x: torch.Tensor, /) -> Unsupported | None:
-    fault = outside_storage(x)
-    return Unsupported(UnsupportedArrayError, *fault) if fault else None
+unreadable = _bypass_subclass(outside_storage)
 
 
 @_bypass_subclass
@@ -273,9 +267,9 @@ def dtype_name(dtype: object, /) -> str | None:
 
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype not in TORCH_BY_NAME:
-        return Unsupported(DTypeError, f"torch has no {dtype}", "")
+        return Unsupported(DTypeError, f"torch has no {dtype}")
     if device.kind == "mps" and dtype in ("float64", "complex128"):
-        return Unsupported(DTypeError, f"MPS has no {dtype}", "")
+        return Unsupported(DTypeError, f"MPS has no {dtype}")
     return None
 
 
@@ -382,6 +376,11 @@ def require_grad(x: torch.Tensor, /) -> torch.Tensor:
 
 def is_grad_enabled() -> bool:
     return torch.is_grad_enabled()
+
+
+@_bypass_subclass
+def is_leaf(x: torch.Tensor, /) -> bool:
+    return x.requires_grad and x.is_leaf
 
 
 def materialize(x: torch.Tensor, /) -> torch.Tensor:
@@ -586,7 +585,7 @@ def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
 def watch(notice: Notice, /) -> AbstractContextManager[object]:
     from xbridge.backends.torch import _watch  # noqa: PLC0415 -- for a record or a policy
 
-    return _watch.watch(notice)
+    return _watch.Watch(notice)
 
 
 def follows(x: torch.Tensor, /) -> bool:

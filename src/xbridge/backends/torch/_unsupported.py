@@ -6,53 +6,56 @@ own conversions refuse some of these kinds and read garbage from the others.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch.autograd import forward_ad
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from xbridge._core.protocol import HostArray
+from xbridge._core.protocol import HostArray, Unsupported
 from xbridge.backends.torch import _private
 from xbridge.backends.torch._private import dual_levels
 from xbridge.errors import UnsupportedArrayError, type_of
 
+_refused = partial(Unsupported, UnsupportedArrayError)
 _ALIGNED = "a function with @xbridge.aligned"
 _is_traced = torch.compiler.is_dynamo_compiling
 
 
-def why_not_memory(x: torch.Tensor) -> tuple[str, str] | None:  # noqa: PLR0911 -- one for each reason
-    """Return a reason and a hint if a tensor is not an array in memory, else None."""
+def why_not_memory(x: torch.Tensor) -> Unsupported | None:  # noqa: PLR0911 -- one for each reason
+    """Say why a tensor is not an array in memory; None if it is."""
     cls = type(x)
     if cls is not torch.Tensor and isinstance(x, (UninitializedParameter, UninitializedBuffer)):
-        return "an uninitialized parameter has no memory yet", "x.materialize(shape)"
+        return _refused("an uninitialized parameter has no memory yet", "x.materialize(shape)")
     if x.is_nested:
-        return "a nested tensor is ragged", "x.unbind()"
+        return _refused("a nested tensor is ragged", "x.unbind()")
     if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         ways = {"DTensor": "x.full_tensor() or x.to_local()", "MaskedTensor": "x.to_tensor(value)"}
-        return f"{type_of(x)} is not plain memory", ways.get(cls.__name__, "")
+        return _refused(f"{type_of(x)} is not plain memory", ways.get(cls.__name__, ""))
     if x.is_quantized:
-        return "a quantized tensor holds codes, not values", "x.dequantize()"
+        return _refused("a quantized tensor holds codes, not values", "x.dequantize()")
     if x.layout is not torch.strided:
-        return f"its layout is {x.layout}", "x.to_dense()"
+        return _refused(f"its layout is {x.layout}", "x.to_dense()")
     if x.is_meta:
-        return "a meta tensor holds no data", ""
+        return _refused("a meta tensor holds no data")
     if _private.is_wrapped(x) or _private.is_functional(x):
-        return "a function transform is running over it", _ALIGNED
+        return _refused("a function transform is running over it", _ALIGNED)
     return None
 
 
-def why_not_values(x: torch.Tensor) -> tuple[str, str] | None:
-    """Return a reason and a hint if the bytes of a tensor are not its values, else None."""
+def why_not_values(x: torch.Tensor) -> Unsupported | None:
+    """Say why the bytes of a tensor are not its values; None if they are."""
     if is_dual(x):
-        return "its forward-mode tangent would be lost", "forward_ad.unpack_dual(x).primal"
+        return _refused("its forward-mode tangent would be lost", "forward_ad.unpack_dual(x).primal")
     if _private.get_dispatch_mode(_private.PROXY) is not None:
-        return "a tracer would bake its values into the program", _ALIGNED
+        return _refused("a tracer would bake its values into the program", _ALIGNED)
     if _private.get_dispatch_mode(_private.FAKE) is not None:
-        return "a fake mode is running, which computes no values", ""
+        return _refused("a fake mode is running, which computes no values")
     return storage_fault(x)
 
 
-def storage_fault(x: torch.Tensor) -> tuple[str, str] | None:
-    """Return a reason and a hint if the storage is too small for the elements, else None."""
+def storage_fault(x: torch.Tensor) -> Unsupported | None:
+    """Return the refusal of a tensor whose storage is too small for its elements; None of any other."""
     # The arithmetic of `MemoryLayout.span`, whose caller must be sure that there is memory.
     if x.is_contiguous():
         reach = x.numel()
@@ -61,12 +64,12 @@ def storage_fault(x: torch.Tensor) -> tuple[str, str] | None:
     need = (x.storage_offset() + reach) * x.itemsize
     has_memory = x.numel() and not _private.is_zerotensor(x)
     if has_memory and (not x.data_ptr() or x.untyped_storage().nbytes() < need):
-        return "its storage was freed or shrunk", ""
+        return _refused("its storage was freed or shrunk")
     return None
 
 
-def outside_storage(x: torch.Tensor) -> tuple[str, str] | None:
-    """Return a reason and a hint if operations would read beyond the storage, which torch does not check."""
+def outside_storage(x: torch.Tensor) -> Unsupported | None:
+    """Return the refusal of a tensor whose operations would read beyond its storage, unchecked by torch."""
     if is_whole(x) or _is_traced():
         return None
     inside = x
@@ -77,9 +80,9 @@ def outside_storage(x: torch.Tensor) -> tuple[str, str] | None:
 
 def check_readable(x: torch.Tensor) -> torch.Tensor:
     """Return `x`; raise if torch would read beyond its storage."""
-    fault = None if is_whole(x) else outside_storage(x)
-    if fault:
-        raise UnsupportedArrayError.build("read a torch tensor", *fault)
+    refused = None if is_whole(x) else outside_storage(x)
+    if refused:
+        raise refused.error.build("read a torch tensor", refused.reason, refused.hint)
     return x
 
 
@@ -106,11 +109,6 @@ def may_require_grad(x: torch.Tensor) -> bool:
     if x.requires_grad or is_dual(x):
         return True
     return not torch.compiler.is_dynamo_compiling() and _private.is_wrapped(x)
-
-
-def is_leaf(x: torch.Tensor, /) -> bool:
-    with _private.without_subclass():
-        return x.requires_grad and x.is_leaf
 
 
 def is_dual(x: torch.Tensor) -> bool:

@@ -7,16 +7,13 @@ does not dispatch, nor of what compiled code does.
 from __future__ import annotations
 
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from xbridge._core.protocol import Notice
 from xbridge.backends.torch import _private
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
 _METHODS = (
     *("__array__", "__bool__", "__complex__", "__float__", "__index__", "__int__"),
@@ -30,12 +27,8 @@ _NAMES: dict[Any, str] = {
 """The functions that convert their first argument, and how they are called."""
 
 
-def watch(notice: Callable[[str, Any, object, float], None], /) -> AbstractContextManager[object]:
-    return _Watch(notice)
-
-
-class _Watch(TorchFunctionMode):
-    def __init__(self, notice: Callable[[str, Any, object, float], None]) -> None:
+class Watch(TorchFunctionMode):
+    def __init__(self, notice: Notice) -> None:
         super().__init__()
         self.notice = notice
         self.runs = True
@@ -44,7 +37,7 @@ class _Watch(TorchFunctionMode):
         """End the watch. If it is not the top of the stack of this thread, a later end removes it."""
         self.runs = False
         stack: Any = _private.function_modes  # it has no types
-        while isinstance(top := stack._get_current_function_mode(), _Watch) and not top.runs:
+        while isinstance(top := stack._get_current_function_mode(), Watch) and not top.runs:
             stack._pop_mode()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
