@@ -265,6 +265,12 @@ def _plan_conversion(x: Array, backend: str | ModuleType, **options: Any) -> Any
         y = _convert_by_loading(x, backend)
         if y is not None:
             return y
+    order = options["order"]
+    if order is not None:  # which no hot function looks up
+        asked = [*map(options.get, ("device", "dtype", "copy", "grad", "requires_grad", "writable")), order]
+        y = lookup(("convert", backend, type(x), *asked), options["copy"], None, options.get("writable"))(x)
+        if y is not None:
+            return y
     from xbridge._engine import repeat, verbs  # noqa: PLC0415 -- they import NumPy
     from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
 
@@ -612,6 +618,11 @@ def asarray(  # noqa: PLR0913 -- the options of `to_backend`, and three of its o
             [3., 4.]], requires_grad=True)
     """
     given = (like, device, dtype, copy, grad, requires_grad, order)
+    if order is not None and like is None:  # which no hot function looks up
+        others = (device, dtype, copy, grad, requires_grad, None, order)
+        y = lookup(("asarray", backend, type(obj), type(None), *others), copy, requires_grad)(obj)
+        if y is not None:
+            return y
     if type(obj) in LITERALS and all(option is None for option in given):
         from xbridge._engine import literals  # noqa: PLC0415 -- it imports NumPy
 

@@ -69,6 +69,13 @@ CALLS: dict[str, Call] = {
     "to numpy keep": lambda x: xbridge.to_numpy(x, grad="keep"),
     "to numpy writable": lambda x: xbridge.to_numpy(x, writable=True),
     "to numpy read-only dtype": lambda x: xbridge.to_numpy(x, dtype="float32", writable=False),
+    "C order": lambda x: xbridge.to_backend(x, "torch", order="C"),
+    "C order copy": lambda x: xbridge.to_backend(x, "torch", copy=True, order="C"),
+    "C order no copy": lambda x: xbridge.to_backend(x, "torch", copy=False, order="C"),
+    "C order leaf": lambda x: xbridge.asarray(x, backend="torch", requires_grad=True, order="C"),
+    "C order in its library": lambda x: xbridge.asarray(x, dtype="float32", order="C"),
+    "to numpy C order": lambda x: xbridge.to_numpy(x, order="C"),
+    "to numpy read-only C order": lambda x: xbridge.to_numpy(x, writable=False, order="C"),
     "tree read-only": lambda x: tree.to_numpy([x], writable=False)[0],
     "tree dtype": lambda x: tree.to_backend([x, x], "torch", dtype="float32")[1],
     "tree copy": lambda x: tree.to_numpy([x], copy=True)[0],
@@ -139,13 +146,14 @@ TO_JAX = [
     for options in ({"dtype": "default"}, {"dtype": "int32"}, {"dtype": "float32", "copy": True})
 ]
 ALWAYS_PLANNED = ("cast without a copy", "no copy", "to numpy keep", "leaf of what is detached")
+PLANNED_WITHIN = (*ALWAYS_PLANNED, "C order copy", "C order no copy", "C order leaf")
 MIXED: list[Any] = [
     *(list(np.ones(2)), [torch.ones(2).double(), np.ones(2)], [[], []], Exports(np.ones(2))),
     *([torch.tensor(1.0), 0.5], [[1.5, np.float32(2)], [torch.tensor(1.0), 2]], [Exports(np.ones(2))] * 2),
 ]
 REPEATED: list[tuple[Call, Any]] = [
     *((call, np.arange(3.0)) for name, call in CALLS.items() if name not in ALWAYS_PLANNED),
-    *((call, torch.arange(3.0).double()) for name, call in CALLS.items() if name not in ALWAYS_PLANNED),
+    *((call, torch.arange(3.0).double()) for name, call in CALLS.items() if name not in PLANNED_WITHIN),
     *((call, x) for call in TO_TORCH for x in (1.5, [1.0, 2.0], [[1, 2], [3, 4]], True, np.float64(2))),
     *((TO_TORCH[1], x) for x in MIXED),
     *((call, torchs()[name]) for call in TO_HOST for name in ("conjugate", "negative history", "brain")),

@@ -197,11 +197,17 @@ def _find_within(x: Array, plan: Plan) -> Repeat | None:
         key_of = partial(plan_key, graph=True)
     if key_of is None or (key := key_of(x)) is None:
         return None
+    steps = plan.steps
+    if options.order and backend.as_c_order and backend.name != HOST:
+        if options._replace(device=None, dtype=None, order=None) != Options():
+            return None
+        # The key does not tell the order. The step looks at each array.
+        steps = (*(step for step in steps if step.op != "as_c_order"), Step(backend, "as_c_order"))
     calls = [
         _host.caster(x.dtype, *step.args)
         if step.op == "astype" and backend.name == HOST and type(x) in backend.array_types
         else _bind(getattr(step.module, step.op), step.args)
-        for step in plan.steps
+        for step in steps
     ]
     return _chain(calls), key, partial(_dispatch_on_key, key_of, failures=_FAILURES)
 
@@ -246,7 +252,8 @@ def _find_between(x: Array, plan: Plan) -> Repeat | None:
 
 def _key_of_view(options: Options) -> KeyOf:
     """Return the key of host arrays. Whether memory may be shared or written depends on their flags too."""
-    return _flags_and_dtype_of if options.copy is False or options.writable is not None else _dtype_of
+    asks_flags = options.copy is False or options.writable is not None or options.order
+    return _flags_and_dtype_of if asks_flags else _dtype_of
 
 
 def _compile_pending(plan: Plan) -> Convert | None:

@@ -77,11 +77,8 @@ class CallOptions(NamedTuple):
 
 
 def cache_key(options: Options, name: str, cls: type) -> tuple[object, ...] | None:
-    """Return the key of a conversion to a backend; None if no conversion with these options is cached.
-
-    Those have more options than users can give in one call, or depend on the strides of each array.
-    """
-    if options.order or any(options[len(CallOptions._fields) :]):
+    """Return the key of a conversion; None if it has more options than users give in one call."""
+    if any(options[len(CallOptions._fields) :]):
         return None
     device, *others = options[: len(CallOptions._fields)]
     # A plain string is compared faster than a device.

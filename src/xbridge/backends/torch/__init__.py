@@ -211,7 +211,7 @@ def copy(x: torch.Tensor, /) -> torch.Tensor:
 
 
 def as_c_order(x: torch.Tensor, /) -> torch.Tensor:
-    return x.contiguous()
+    return check_readable(x).contiguous()
 
 
 def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor:
