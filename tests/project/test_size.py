@@ -11,7 +11,7 @@ import pytest
 
 LIMITS = {
     "_core": 1_610,
-    "_engine": 2_200,
+    "_engine": 2_210,
     "_host": 2_060,
     "_observe": 670,
     "_plan": 1_190,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xbridge._core.devices import CPU
+from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES, category, holds_every
 from xbridge._core.protocol import ArrayInfo, Fast, Gap, Unsupported
 from xbridge._host import memory as _host
@@ -66,6 +66,10 @@ def array_info(x: HostArray, /) -> ArrayInfo:
 
 def dtype_of(x: HostArray, /) -> str:
     return _name(_as_base_array(x).dtype)
+
+
+def device_of(x: HostArray, /) -> Device:
+    return CPU
 
 
 def unsupported(x: HostArray, /, *, leaving: bool) -> Unsupported | None:  # noqa: PLR0911 -- one for each reason
