@@ -17,7 +17,7 @@ LIMITS = {
     "_plan": 1_190,
     "_registry": 760,
     "_transfer": 650,
-    "backends": 3_415,
+    "backends": 3_420,
     "files": 2_575,
     "functions": 4_525,
     "testing": 10_290,

@@ -169,7 +169,9 @@ def unsupported(x: torch.Tensor, /, *, leaving: bool) -> Unsupported | None:
     return why_not_memory(x) or why_not_values(x)
 
 
-unreadable = _bypass_subclass(outside_storage)
+@_bypass_subclass
+def unreadable(x: torch.Tensor, /) -> Unsupported | None:
+    return outside_storage(x)
 
 
 @_bypass_subclass
