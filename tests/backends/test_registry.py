@@ -7,6 +7,7 @@ import sys
 import threading
 from contextlib import suppress
 from sysconfig import get_config_var
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -63,6 +64,16 @@ def test_register_backend__refuses_a_taken_name() -> None:
         xbridge.register_backend("toylib", first, roots=("others",))
     with pytest.raises(xbridge.OptionError, match=r"xbridge\.backends\.numpy"):
         xbridge.register_backend("numpy", make_backend("numpy"))
+
+
+def test_register_backend__completes_a_replacement_of_numpy() -> None:
+    """A backend of four names that replaces NumPy's gets the defaults of any other."""
+    four = {"name": "numpy", "array_types": (np.ndarray,), "to_numpy": np.asarray, "from_numpy": np.asarray}
+    module = ModuleType("four")
+    vars(module).update(four)
+    xbridge.register_backend("numpy", module, replace=True)
+    made = xbridge.to_numpy(np.ones(2), dtype="float32", copy=True)
+    assert (made.dtype.name, made.tolist()) == ("float32", [1.0, 1.0])
 
 
 def test_register_backend__replace_updates_every_table() -> None:

@@ -174,6 +174,8 @@ def test_to_backend__object_that_cannot_be_moved_is_an_error_with_its_path() -> 
     resting = type("Resting", (Movable,), {"to": lambda self, device: None})()
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at tree\[0\]: .*`to` returned None"):
         tree.to_backend([resting], "numpy", device="cpu", movables=True)
+    with pytest.raises(xbridge.OptionError, match=r"take exporters=array\(\[1, 2\]\): it is True or False"):
+        tree.to_numpy([A], exporters=np.array([1, 2]))  # type: ignore[arg-type] # wrong
     with pytest.raises(xbridge.OptionError, match="take movables='yes': it is True or False"):
         tree.to_backend([Movable()], "numpy", device="cpu", movables="yes")  # type: ignore[arg-type] # wrong
     failing = type("Failing", (Movable,), {"to": lambda self, device: 1 / 0})()

@@ -312,8 +312,11 @@ def _load(name: str) -> Backend:
         import copyreg  # noqa: PLC0415 -- NumPy imports it, and comes with the first backend
 
         from xbridge._core.protocol import Backend  # noqa: PLC0415 -- as above
+        from xbridge.backends import numpy as host  # noqa: PLC0415 -- as above
 
-        backend = Backend(module, module if name == HOST else _load(HOST))
+        backend = Backend(module, host)
+        if name != HOST:
+            _load(HOST)
         copyreg.pickle(Backend, _reduce_to_name)
         with _lock:
             if name not in _current and entry is _entries.get(name, entry):

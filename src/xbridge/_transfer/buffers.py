@@ -11,8 +11,8 @@ def release_buffers() -> None:
     """Free the pinned host memory that xbridge keeps for later transfers.
 
     It is kept by the library that moves the arrays, whose other unused pinned memory is freed too. Buffers
-    that calls in other threads use stay. The next transfer pins new buffers. Libraries that were not used yet
-    are not imported.
+    that calls in other threads use stay, and those of a backend that was replaced. The next transfer pins new
+    buffers. Libraries that were not used yet are not imported.
 
     Raises
     ------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
@@ -72,9 +73,10 @@ class Leaves(NamedTuple):
         if self.unsupported not in ("raise", "keep"):
             action = f"take unsupported={shown(self.unsupported)}"
             raise OptionError.build(action, "it is 'raise' or 'keep'", "unsupported='keep'")
-        if self.movables not in (True, False):
-            action = f"take movables={shown(self.movables)}"
-            raise OptionError.build(action, "it is True or False", "movables=True")
+        for word, allowed in (("movables", {True, False}), ("exporters", {True, False, None})):
+            value = getattr(self, word)
+            if not isinstance(value, Hashable) or value not in allowed:
+                raise OptionError.build(f"take {word}={shown(value)}", "it is True or False", f"{word}=True")
         checked = self._replace(
             scalars=self.scalars if self.scalars == "python" else bool(self.scalars),
             exporters=None if self.exporters is None and self.only is None else bool(self.exporters),

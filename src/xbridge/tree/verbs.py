@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from xbridge._core.entry_points import entry_point
+from xbridge._core.tracing import is_traced
 from xbridge._engine import verbs
 from xbridge._engine.source import refuse_options, refuse_order, resolve_source
 from xbridge._plan.options import CallOptions
@@ -368,7 +369,8 @@ def _convert(  # noqa: PLR0913, PLR0917 -- the options one by one, because a bun
     target, options = get(name), CallOptions(device, dtype, copy, grad, writable=writable)
     version = cache_version()
     result = tree_converter(target, options, leaves)(tree)
-    if is_cached and version >= 0 and options.are_constant(name):  # a version below 0 is that of traced code
+    # None, an empty tree, would look like a call that declines.
+    if is_cached and tree is not None and not is_traced() and options.are_constant(name):
         call = options.key("tree", name, leaves.scalars, leaves.exporters)
         store(call, version, tree_converter(target, options, leaves))  # which finds the plans of this call
     return result
