@@ -217,6 +217,16 @@ def test_align__list_of_numbers_is_one_array() -> None:
     assert [y.tolist() for x in ([], [1.0, 2.0]) for y in xbridge.align(x)] == [[], [1.0, 2.0]]
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at xs\[0\]: "):
         xbridge.align([object()])
+    with pytest.raises(xbridge.DTypeError, match=r"^at xs\[0\]: "):  # before the list is made
+        xbridge.align(A.astype("c8"), [[1], 2], dtype="float32")
+
+
+def test_align__mapping_names_the_dtype_of_lists_too() -> None:
+    """A mapping of dtypes holds for what a list would be, whether of numbers, of arrays or empty."""
+    narrow = {"float64": "float32", "int64": "int32"}
+    for _ in range(2):
+        made = xbridge.align([1.0, 2.0], [1, 2], [], [A, A], A, backend="numpy", dtype=narrow)
+        assert [x.dtype.name for x in made] == ["float32", "int32", "float32", "float32", "float32"]
 
 
 ORDERS: dict[str, tuple[type[xbridge.XBridgeError], str]] = {

@@ -40,6 +40,7 @@ CALLS: dict[str, Call] = {
     "asarray like": lambda x: xbridge.asarray(x, like=x, copy=True) * 2,
     "asarray of a list": lambda x: xbridge.asarray([x, x + 1]) * 2,
     "align": lambda x: xbridge.align(x, x + 1, 2.5, dtype="float32")[1] * 2,
+    "align lists": lambda x: xbridge.align(x, [x, x + 1], dtype={"float64": "float32"})[1] * 2,
     "align_back": lambda x: xbridge.align_back(x, x + 1)[1](x * 2, dtype=True),
     "tree.to_backend": lambda x: tree.to_backend({"x": x}, "torch", dtype="float32")["x"] * 2,
     "tree.align": lambda x: tree.align([x], (x, 1), like=x)[1][0] * 2,

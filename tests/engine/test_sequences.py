@@ -101,6 +101,14 @@ def test_stack_many__promotes_as_a_plan_does(kinds: str, backend: str | None, dt
             assert found == described(arrays, backend=backend, dtype=dtype), (one, other)
 
 
+def test_asarray__casts_a_list_in_inference_mode_as_before() -> None:
+    """A list of arrays of two libraries gives an ordinary tensor in inference mode, in each call."""
+    for _ in range(3):
+        with torch.inference_mode():
+            x = xbridge.asarray([torch.ones(2), np.ones(2, "f4")], backend="torch", dtype="float64")
+        assert not x.is_inference()
+
+
 BESIDE: dict[str, Any] = {
     "tensor": torch.ones(()).double(),
     "array": np.ones(()),

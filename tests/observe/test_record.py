@@ -104,6 +104,20 @@ def test_record__records_inside_of_each_other_see_each_what_is_theirs() -> None:
     assert [row.calls for row in outer.rows] == [5], "one of them was in its block twice"
 
 
+def test_record__may_end_during_a_conversion() -> None:
+    """A conversion that has begun under a record ends as any other if the record ends meanwhile."""
+    record_of_another_thread = record()
+
+    class Ends:
+        def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, Any]:
+            record_of_another_thread.__exit__(None, None, None)
+            return np.ones(2)
+
+    xbridge.to_numpy(np.ones(2), copy=True)  # a cached call
+    record_of_another_thread.__enter__()
+    assert xbridge.to_numpy(Ends(), copy=True).tolist() == [1.0, 1.0]
+
+
 def test_record__conversions_of_all_threads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Conversions of all threads are counted and none is lost."""
     begin, between = threading.Barrier(4), threading.Barrier(2)

@@ -11,7 +11,7 @@ import pytest
 
 LIMITS = {
     "_core": 1_610,
-    "_engine": 2_210,
+    "_engine": 2_220,
     "_host": 2_060,
     "_observe": 670,
     "_plan": 1_190,
@@ -19,7 +19,7 @@ LIMITS = {
     "_transfer": 650,
     "backends": 3_420,
     "files": 2_575,
-    "functions": 4_525,
+    "functions": 4_530,
     "testing": 10_290,
     "tree": 1_240,
 }

@@ -220,7 +220,7 @@ def _plan_and_run(sources: list[Source], target: Backend, options: Options, vers
         try:
             source = import_for(given, target, options)
             x = source.array
-            y = find_converter(options, target.name, type(x))(x)
+            y = None if observed else find_converter(options, target.name, type(x))(x)
             if y is None:
                 state = None if observed else read_plan_state(source.backend, target)
                 plans[i] = found = plan(source, target, options)

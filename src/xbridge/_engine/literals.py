@@ -46,13 +46,18 @@ def make_array(obj: Any, name: Any) -> Array | None:
         return None
     if not nest.kinds.issubset(NUMBERS):
         return None
-    fill = number_filler(nest.kinds, target)
-    if target.name != HOST:
-        fill = chain(fill, _default_converter(sequences.array_of(nest.kinds)[1], target))
+    fill = default_filler(nest.kinds, target)
     y = fill(nest.shape, nest.leaves if nest.shape else obj)
     if y is not None:
         cache_filler(("asarray", name, cls, type(None), None, None, None, None), version, nest, fill)
     return y
+
+
+def default_filler(kinds: frozenset[type], target: Backend) -> Filler:
+    """Return the function that makes an array of numbers of these types in the target's default dtype."""
+    fill = number_filler(kinds, target)
+    given = sequences.array_of(kinds)[1]
+    return fill if target.name == HOST else chain(fill, _default_converter(given, target))
 
 
 def number_filler(kinds: frozenset[type], target: Backend, named: str | None = None) -> Filler:

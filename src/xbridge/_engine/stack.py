@@ -332,7 +332,11 @@ def find_filler(nest: Nest, target: Backend, options: Options, *, target_is_infe
     """
     options = options._replace(copy=None)  # a list is always copied
     if nest.kinds.issubset(NUMBERS):
-        fill, owner = literals.number_filler(nest.kinds, target, explicit_dtype(options)), get(HOST)
+        named = explicit_dtype(options)
+        is_plain = options._replace(dtype=named, device=None) == Options() and options.device in (None, CPU)
+        if is_plain and "host" not in target.gaps:
+            return literals.default_filler(nest.kinds, target)
+        fill, owner = literals.number_filler(nest.kinds, target, named), get(HOST)
         options = options_of_numbers(options)
     else:
         arrays = [kind for kind in nest.kinds if not is_scalar(kind)]
@@ -345,7 +349,11 @@ def find_filler(nest: Nest, target: Backend, options: Options, *, target_is_infe
     if owner is target and options == Options():
         return fill
     finish = find_converter(options, target.name, owner.fast.types[0])
-    return None if finish is decline else literals.chain(fill, finish)
+    if finish is decline:
+        return None
+    if owner is target and any(backend_for(kind) is not target for kind in nest.array_types()):
+        finish = target.fast.outside_modes(finish)  # as a plan for arrays of two libraries
+    return literals.chain(fill, finish)
 
 
 def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tuple[Filler, Backend] | None:
@@ -363,17 +371,14 @@ def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tu
         backends = {backend_for(kind) for kind in kinds}
         one = next(iter(backends)) if len(kinds) == 1 else target if target in backends else owner
         owner = one if one and one.fast.stack_many else owner
-        many = (
-            None
-            if one is target and owner is not target
-            else _find_array_stack(kinds, owner, target, options)
-        )
+        if one is target and owner is not target:
+            return None
+        many = _find_array_stack(kinds, owner, target, options)
     if many is None:
         return None
     must_be_alike = _must_be_alike(options)
-    finish = (
-        owner.detach if owner.autograd and owner is not target else unchanged
-    )  # new memory needs no guard
+    leaves_graph = owner.autograd and owner is not target
+    finish = owner.detach if leaves_graph else unchanged  # new memory needs no guard
 
     def stack(shape: tuple[int, ...], items: list[Any]) -> Array | None:
         y = many(items)

@@ -117,14 +117,14 @@ def align(
     try:
         target, checked, device_source = choose_target(sources, name, like, options)
 
-        def make_of_list(x: object, options: Options) -> Array | None:
-            source = resolve_source(x)
-            return from_list(*read_list(source), target, options) if source.is_literal() else None
+        def convert_part(kind: str, part: list[Source]) -> list[Any]:
+            if kind == "lists":
+                return list(index_errors(from_list(*read_list(x), target, checked) for x in part))
+            arrays = [source.array for source in part]
+            return each(arrays, target, checked) if kind == "arrays" else arrays
 
-        def convert_part(adapts: bool, part: list[object]) -> list[Any]:  # noqa: FBT001 -- a group
-            return part if adapts else each(part, target, checked, otherwise=make_of_list)
-
-        ys = in_groups([source.adapts() for source in sources], list(xs), convert_part)
+        kinds = ["others" if x.adapts() else "lists" if x.is_literal() else "arrays" for x in sources]
+        ys = in_groups(kinds, sources, convert_part)
     except XBridgeError as error:
         if error.index is None:
             raise

@@ -312,9 +312,8 @@ def _load(name: str) -> Backend:
         import copyreg  # noqa: PLC0415 -- NumPy imports it, and comes with the first backend
 
         from xbridge._core.protocol import Backend  # noqa: PLC0415 -- as above
-        from xbridge.backends import numpy as host  # noqa: PLC0415 -- as above
 
-        backend = Backend(module, host)
+        backend = Backend(module, load(HOST, INDEX[HOST]))
         if name != HOST:
             _load(HOST)
         copyreg.pickle(Backend, _reduce_to_name)

@@ -188,7 +188,7 @@ def transfer(  # noqa: PLR0913 -- options, by keyword
     {'x': array([1., 1.], dtype=float32), 'name': 'a'}
     """
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
-    leaves = Leaves(scalars, exporters, only, unsupported).check()
+    leaves = Leaves(scalars, exporters, only, unsupported).check(may_ask=True)
     refuse_order(tree, backend, "transfer")
     target, place = resolve_destination(backend, options)
     future: Future[Any] = Future()
@@ -290,7 +290,7 @@ def prefetch(  # noqa: PLR0913 -- options, by keyword
         reason = f"a loop over {type_of(iterable)} gives no batches"
         hint = "[batch]" if isinstance(iterable, (str, bytes)) else "[x]"
         raise OptionError.build(f"take batches from {type_of(iterable)}", reason, hint)
-    leaves = Leaves(scalars, exporters, only, unsupported).check()
+    leaves = Leaves(scalars, exporters, only, unsupported).check(may_ask=True)
     run = partial(_prefetch_batches, iterable, backend, options, leaves, ahead, find_call_site())
     return Prefetch(iterable, run, f"to {target.name}, {ahead} ahead")
 

@@ -52,7 +52,7 @@ _HINTS = {
 
 
 def to_numpy(x: HostArray, /) -> HostArray:
-    return x if type(x) is np.ndarray else x.view(np.ndarray)
+    return x.view(np.ndarray)  # also of an array, whose flags and shape a backend may set
 
 
 def from_numpy(host: HostArray, /) -> HostArray:
@@ -129,7 +129,7 @@ def stack(arrays: list[HostArray], shape: tuple[int, ...], /) -> HostArray:
             "make an array of this list",
             f"it would have {axes} axes, and NumPy has {_MOST_AXES} at most",
         )
-    plain = [to_numpy(x) for x in arrays]
+    plain = [fast_to_numpy(x) for x in arrays]
     # `numpy.array` is faster, but makes arrays of no axes items of an array of objects.
     stacked = np.stack(plain) if plain[0].dtype.hasobject else np.array(plain)
     if not stacked.dtype.isnative:  # `numpy.array` keeps the byte order of a single array
@@ -215,10 +215,14 @@ def check_cast(x: HostArray, dtype: str, /) -> HostArray:
     return _host.check_cast(x, dtype)
 
 
+def fast_to_numpy(x: HostArray, /) -> HostArray:
+    return x if type(x) is np.ndarray else x.view(np.ndarray)
+
+
 fast: Fast = Fast(
     types=_PLAIN_CLASSES,
     scalar_types=tuple(dtype.type for dtype in NATIVE),
-    to_numpy=to_numpy,
+    to_numpy=fast_to_numpy,
     from_numpy=from_numpy,
     stack_many=stack_many,
     plan_state=lambda: None,

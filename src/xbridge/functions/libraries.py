@@ -26,6 +26,8 @@ from xbridge.errors import OptionError
 from xbridge.extend import HOST, get_backend, tracing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from xbridge.functions.rules import Call, DerivableFunction
     from xbridge.protocol import Backend
 
@@ -42,11 +44,14 @@ class _Found:
     """The functions that were needed, as attributes: a compiler does not guard those of a class."""
 
 
-def function_of(backend: Backend, word: str) -> Any:
+def function_of(backend: Backend, word: str) -> Callable[..., Any] | None:
     """Return a function of a library by one of the five words; None if the library does not have it."""
+    found: Callable[..., Any] | None
     if backend.functions is not None:
-        return getattr(backend.functions, word, None)
-    return getattr(_Found, _find(backend.name, word))
+        found = getattr(backend.functions, word, None)
+    else:
+        found = getattr(_Found, _find(backend.name, word))
+    return found
 
 
 @tracing.constant_in_traces
@@ -73,6 +78,6 @@ def rule_of(call: Call) -> DerivableFunction:
                     f"the same without {how}=, or backend='numpy'",
                 )
         make = function_of(get_backend(call.library), "rule") or function_of(get_backend(HOST), "rule")
-        made: DerivableFunction = make(call)
-        call.rule = made
+        assert make is not None  # noqa: S101 -- NumPy has one
+        call.rule = make(call)
     return call.rule

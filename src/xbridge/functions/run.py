@@ -381,7 +381,9 @@ def latest_traceable() -> TreeDef:
 def _run_rule(rule: DerivableFunction, xs: list[Array], *, refuses_cut: bool = False) -> Any:
     """Run a rule on arrays of the array library, and build the result."""
     array_library = get_backend(rule.call.array_library)
-    ys = function_of(array_library, "run")(rule, xs)
+    run = function_of(array_library, "run")
+    assert run is not None  # noqa: S101 -- only such libraries embed a call
+    ys = run(rule, xs)
     treedef = latest.treedef
     if refuses_cut and array_library.follows is not None:
         kinds = mask_inexact(map(array_library.array_info, xs))

@@ -65,21 +65,20 @@ class Leaves(NamedTuple):
     movables: bool = False
     """True for objects of other classes with a method `to` too."""
 
-    def check(self) -> Self:
-        """Return these leaves; raise for an option with an invalid value."""
+    def check(self, *, may_ask: bool = False) -> Self:
+        """Return these leaves; raise for an invalid option. Without `may_ask`, None means False."""
         if self.scalars not in (True, False, "python"):
             action, reason = f"take scalars={shown(self.scalars)}", "it is True, False or 'python'"
             raise OptionError.build(action, reason, "scalars='python'")
         if self.unsupported not in ("raise", "keep"):
             action = f"take unsupported={shown(self.unsupported)}"
             raise OptionError.build(action, "it is 'raise' or 'keep'", "unsupported='keep'")
-        for word, allowed in (("movables", {True, False}), ("exporters", {True, False, None})):
-            value = getattr(self, word)
-            if not isinstance(value, Hashable) or value not in allowed:
+        for word, value in (("movables", self.movables), ("exporters", self.exporters)):
+            if value is not None and not (isinstance(value, Hashable) and value in {True, False}):
                 raise OptionError.build(f"take {word}={shown(value)}", "it is True or False", f"{word}=True")
         checked = self._replace(
             scalars=self.scalars if self.scalars == "python" else bool(self.scalars),
-            exporters=None if self.exporters is None and self.only is None else bool(self.exporters),
+            exporters=None if may_ask and self.exporters is self.only is None else bool(self.exporters),
         )
         if self.only is None:
             return checked
