@@ -51,7 +51,7 @@ def test_add_a_backend__examples_pass_conformance(name: str, gaps: set[str]) -> 
     """Each backend on the page passes the conformance suite except for its declared gaps."""
     reports = run(name)
     assert (reports.failed, reports.astray) == ({}, {})
-    assert len(reports.passed) > 80
+    assert len(reports.passed) > 75
     assert set(get_backend(name).gaps) == gaps
 
 

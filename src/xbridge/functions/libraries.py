@@ -79,5 +79,6 @@ def rule_of(call: Call) -> DerivableFunction:
                 )
         make = function_of(get_backend(call.library), "rule") or function_of(get_backend(HOST), "rule")
         assert make is not None  # noqa: S101 -- NumPy has one
-        call.rule = make(call)
+        made: DerivableFunction = make(call)
+        call.rule = made
     return call.rule
