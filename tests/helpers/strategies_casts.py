@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from hypothesis import strategies as st
 from inside import DTYPES, category
 from strategies import host_dtype
 
@@ -24,11 +23,6 @@ if TYPE_CHECKING:
     Shape: TypeAlias = tuple[int, ...]
 
 COUNT = 96
-
-
-def seeds() -> st.SearchStrategy[np.random.Generator]:
-    """Sources of bits, each told by a small number."""
-    return st.integers(0, 2**16).map(np.random.default_rng)
 
 
 def pairs_of(dtypes: Sequence[str]) -> list[tuple[str, str]]:

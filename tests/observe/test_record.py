@@ -116,6 +116,7 @@ def test_record__may_end_during_a_conversion() -> None:
     xbridge.to_numpy(np.ones(2), copy=True)  # a cached call
     record_of_another_thread.__enter__()
     assert xbridge.to_numpy(Ends(), copy=True).tolist() == [1.0, 1.0]
+    assert not is_observed()
 
 
 def test_record__conversions_of_all_threads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
