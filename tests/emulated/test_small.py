@@ -104,6 +104,13 @@ def test_fast_from_device__unusual_tensor_is_planned(
     assert host.tolist() == x.detach().cpu().resolve_conj().resolve_neg().tolist()
 
 
+def test_to_numpy__pending_operation_on_a_device_after_one_on_the_host() -> None:
+    """What was cached for a conjugate on the host is not done with one on a device."""
+    for device in ("cpu", "cpu", KIND):
+        x = torch.full((3,), 1 + 2j, device=device).conj()
+        assert xbridge.to_numpy(x).tolist() == [1 - 2j] * 3
+
+
 @pytest.mark.parametrize("device", ["cpu", "meta", "gpu", "nowhere", 3.5, "cuda:x"])
 def test_fast_to_device__declines_other_devices(device: object) -> None:
     """A device that is not torch's own name of an accelerator is left to a plan."""

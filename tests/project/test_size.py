@@ -10,14 +10,14 @@ import floors
 import pytest
 
 LIMITS = {
-    "_core": 1_610,
-    "_engine": 2_220,
+    "_core": 1_620,
+    "_engine": 2_225,
     "_host": 2_060,
     "_observe": 670,
     "_plan": 1_190,
     "_registry": 760,
     "_transfer": 650,
-    "backends": 3_420,
+    "backends": 3_460,
     "files": 2_575,
     "functions": 4_530,
     "testing": 10_290,
@@ -25,7 +25,7 @@ LIMITS = {
 }
 """The most lines of each folder of the package."""
 
-ALL = 33_035
+ALL = 33_040
 """The most lines of all."""
 
 

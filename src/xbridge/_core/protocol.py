@@ -91,6 +91,8 @@ class Fast:
     """`to_numpy(x)`: NumPy's view of an array."""
     copy_to_numpy: Callable[[Array], HostArray | None] | None = None
     """`copy_to_numpy(x)`: a new copy of that view, for a library whose views are all read-only."""
+    resolve_to_numpy: Callable[[Array], HostArray | None] | None = None
+    """`resolve_to_numpy(x)`: a new host array, with the operation applied that is pending on an array."""
     from_numpy: Callable[[HostArray], Array | None] = _decline
     """`from_numpy(host)`: an array over a host array."""
     from_numpy_many: Callable[[list[HostArray]], list[Array] | None] | None = None
@@ -98,8 +100,7 @@ class Fast:
     from_fresh: Callable[[HostArray], Array | None] | None = None
     """`from_fresh(host)`: `from_numpy` for a dense copy that a cached call has just made.
 
-    It shares that memory, or returns None for each array of its dtype. The core has called `plan_state`, so
-    nothing that plans depend on is checked again.
+    It shares that memory, or returns None for each array of its dtype.
     """
     stack_many: Callable[[list[Array]], Array | None] | None = None
     """`stack_many(xs)`: `stack` along one new axis; None if the arrays are not certain to be alike."""
@@ -108,6 +109,11 @@ class Fast:
 
     The result is hashable. With this function, the core repeats the plans of calls with options. So
     `from_numpy` copies only arrays whose dtype or flags show that they cannot be shared.
+    """
+    state_is_default_dtype: bool = False
+    """True if `plan_state` matters only for ``dtype="default"`` and ``"nearest"``.
+
+    The other functions here then look for modes in which they must decline.
     """
     plan_key: Callable[..., object] | None = None
     """`plan_key(x, graph=False)`: one hashable object of all facts about an array that plans depend on.

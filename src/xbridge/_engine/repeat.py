@@ -4,7 +4,7 @@ The key of an array is everything about it that its plan depends on. Between lib
 the view that `fast.to_numpy` returns, and its flags if the options ask for them. Within a library, or while
 an operation is pending on the array, `fast.plan_key` of the backend returns it. The rest of what a plan
 depends on is either in the key of the cached call (the options) or read again in each call (the state of the
-backends, such as torch's default dtype).
+backends, such as JAX's x64 mode).
 
 A compiled function returns None to decline: for an array whose key was not planned yet, for an array that
 `fast.to_numpy` or `fast.from_numpy` does not convert, and if a step fails. The caller then plans the call,
@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
 from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES
+from xbridge._core.dtypes import DTYPES, UNNAMED
 from xbridge._core.literals import NUMBERS, SEQUENCES
 from xbridge._core.protocol import Array, Backend, HostArray
 from xbridge._engine.source import Source
@@ -82,7 +82,7 @@ Errors of `fast.to_numpy` and `fast.from_numpy` are not caught: they are bugs of
 
 
 def read_plan_state(source: Backend, target: Backend) -> PlanState | None:
-    """Return how to read what plans depend on beside arrays, and what that is now.
+    """Return how to read what plans depend on beside arrays and options, and what that is now.
 
     Return None if plans cannot be cached: a backend does not report its state, or a compiler is tracing.
     """
@@ -114,9 +114,12 @@ def cache_plan(x: Array, plan: Plan, version: int, state: PlanState) -> None:
     run, key, dispatch = repeat
     if dispatch is None:
         store(call, version, run)
-    else:  # what becomes of host arrays depends on no state: a call less each time
-        read = None if target.name == HOST else read_state
-        store_by_key(call, version, run, (key, found) if read else key, lambda table: dispatch(table, read))
+        return
+    others = [backend for backend in (source, target) if backend.name != HOST]
+    is_default = all(backend.fast.state_is_default_dtype for backend in others)
+    # To read no state is a call less each time. What becomes of host arrays depends on none.
+    read = None if target.name == HOST or (is_default and options.dtype not in UNNAMED) else read_state
+    store_by_key(call, version, run, (key, found) if read else key, lambda table: dispatch(table, read))
 
 
 def cache_import(version: int, cls: type, host: Array, target: Backend, options: Options) -> None:
@@ -217,35 +220,38 @@ def _find_between(x: Array, plan: Plan) -> Repeat | None:
     source, target, _, options, _, _ = plan.conversion
     if source.autograd and (options.grad == "keep" or options.requires_grad):
         return None  # a plan refuses an array with a graph, which its view does not show
-    plan_key = source.fast.plan_key
-    # The word tells a key from that of a view.
-    key_of_pending: KeyOf | None = plan_key and (lambda x: ("pending", plan_key(x, graph=True)))
-    host, view_of = source.fast.to_numpy(x), source.fast.to_numpy
+    # An array on which an operation is pending has no view. What the operation makes is new memory.
+    view_of, resolve = source.fast.to_numpy, source.fast.resolve_to_numpy or decline
     plain = options._replace(device=None, grad=None)
+    if plain == Options() and not target.assumes_immutable:  # which would copy the new memory
+        # Callers try the conversion without options first, if there really are none.
+        convert = decline if options == plain else lookup_direct(target.name, type(x))
+        others = compose(resolve, lookup_direct(target.name, get(HOST).array_types[0]))
+        return compose(convert, unchanged, others), None, None
     finish = _ON_ANY_VIEW.get(plain) if target.name == HOST else None
-    if plain == Options():  # callers try the conversion without options first, if there really are none
-        view_of, finish = decline if options == plain else lookup_direct(target.name, type(x)), unchanged
-    elif finish and source.fast.copy_to_numpy:
-        view_of, finish = source.fast.copy_to_numpy, unchanged
-    key_of = _key_of_view(options)
-    key: object = None
-    convert: Convert | None
-    if host is None:
-        key = key_of_pending and key_of_pending(x)
-        convert = None if key in (None, ("pending", None)) else _compile_pending(plan)
-    elif finish:
-        convert = compose(view_of, finish)
-        if not key_of_pending:
-            return convert, None, None
-    else:
+    if finish:
+        if source.fast.copy_to_numpy:
+            view_of, finish = source.fast.copy_to_numpy, unchanged
+        return compose(view_of, finish, resolve), None, None
+    return _find_by_view(x, plan)
+
+
+def _find_by_view(x: Array, plan: Plan) -> Repeat | None:
+    """Return how to repeat a plan for arrays with a view by the key of that, and for others by their own."""
+    fast, options = plan.conversion.source.fast, plan.conversion.options
+    view_of, key_of, plan_key = fast.to_numpy, _key_of_view(options), fast.plan_key
+    own_key_of: KeyOf | None = plan_key and (lambda x: ("own", plan_key(x)))  # no key of a view has the word
+    host, key, convert = view_of(x), None, None
+    if host is None and own_key_of and own_key_of(x) != ("own", None):
+        key, convert = own_key_of(x), _compile_resolved(plan)
+    elif host is not None and options != Options():  # without options, callers try the conversion first
         key, convert = key_of(host), _compile_view(host, plan)
-        if host is x:  # NumPy's arrays are their own views
-            return convert and (convert, key, partial(_dispatch_on_key, key_of))
+    if host is x:  # NumPy's arrays are their own views
+        return convert and (convert, key, partial(_dispatch_on_key, key_of))
 
     def dispatch(table: Table, read_state: ReadState | None) -> Convert:
-        # An array has no view if an operation is pending on it.
-        others = _dispatch_on_key(key_of_pending, table, read_state) if key_of_pending else decline
-        return compose(view_of, finish or _dispatch_on_key(key_of, table, read_state), others)
+        others = _dispatch_on_key(own_key_of, table, read_state) if own_key_of else decline
+        return compose(view_of, _dispatch_on_key(key_of, table, read_state), others)
 
     return convert and (convert, key, dispatch)
 
@@ -254,29 +260,6 @@ def _key_of_view(options: Options) -> KeyOf:
     """Return the key of host arrays. Whether memory may be shared or written depends on their flags too."""
     asks_flags = options.copy is False or options.writable is not None or options.order
     return _flags_and_dtype_of if asks_flags else _dtype_of
-
-
-def _compile_pending(plan: Plan) -> Convert | None:
-    """Compile a plan for arrays on which an operation is pending; return None if it cannot be repeated.
-
-    Such a plan applies to any strides, because the pending operation makes new memory.
-    """
-    ops, conversion = [step.op for step in plan.steps], plan.conversion
-    if "materialize" not in ops:
-        return None
-    at = ops.index("to_numpy") + 1
-    own = [_bind(getattr(step.module, step.op), step.args) for step in plan.steps[:at]]
-    own[ops.index("materialize")] = partial(_materialize_pending, conversion.source)
-    finish = _compile_on_host(plan.steps[at:], conversion.target, native_dtype(conversion.info.dtype))
-    return finish and compose(_decline_on_error(_chain(own)), finish)
-
-
-def _materialize_pending(backend: Backend, x: Array) -> Array | None:
-    """Apply the operation that is pending on an array; decline one that has none, or that a plan refuses."""
-    if backend.unsupported(x, leaving=True):
-        return None
-    y = backend.materialize(x)
-    return None if y is x else y
 
 
 def _compile_view(host: HostArray, plan: Plan) -> Convert | None:
@@ -298,6 +281,20 @@ def _compile_view(host: HostArray, plan: Plan) -> Convert | None:
         left_out.add("copy")
     steps = [*first, *(step for step in plan.steps[at + 1 :] if step.op not in left_out)]
     return _compile_on_host(steps, target, host.dtype, like=host)
+
+
+def _compile_resolved(plan: Plan) -> Convert | None:
+    """Compile a plan for arrays with a pending operation; return None if it cannot be repeated.
+
+    Such a plan applies to any strides, because the pending operation makes new memory.
+    """
+    conversion, ops = plan.conversion, [step.op for step in plan.steps]
+    resolve, at = conversion.source.fast.resolve_to_numpy, ops.index("to_numpy")
+    # Of an array without memory, a cast comes first.
+    if resolve is None or "materialize" not in ops or not {"detach", "materialize"}.issuperset(ops[:at]):
+        return None
+    finish = _compile_on_host(plan.steps[at + 1 :], conversion.target, native_dtype(conversion.info.dtype))
+    return finish and compose(resolve, finish)
 
 
 def _compile_on_host(
@@ -407,6 +404,9 @@ def _decline_on_error(fn: Convert, failures: tuple[type[Exception], ...] = FOREI
 
 def _bind(fn: Callable[..., Any], args: tuple[object, ...]) -> Convert:
     """Return the function of a step, which takes no more than an array."""
+    if len(args) == 1:  # as most steps have: a name takes less time than a star
+        (arg,) = args
+        return lambda x: fn(x, arg)
     return (lambda x: fn(x, *args)) if args else fn
 
 

@@ -58,6 +58,40 @@ def test_fast_from_numpy__strides_of_one_item_do_not_count(convert: Any) -> None
     assert frozen.tolist() == [[1.0, 1.0]]
 
 
+@pytest.mark.parametrize(
+    "refused", [np.ones(2, "M8[s]"), np.zeros(2, [("a", "S0"), ("b", "f8")])["a"]], ids=str
+)
+def test_fast_from_numpy__declines_refused_dtypes(refused: Any) -> None:
+    """An array of a dtype that torch refuses is declined, the first one as well as those that follow it."""
+    from_numpy: Any = get_backend("torch").fast.from_numpy
+    layouts = [refused, refused.copy(), refused[::-1], np.broadcast_to(refused[0], (10**11,))]
+    for x in [*layouts, *layouts]:
+        assert from_numpy(x) is None
+    assert from_numpy(np.ones(2)).tolist() == [1.0, 1.0]
+
+
+def test_fast_resolve_to_numpy__applies_the_operation_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor with a pending operation is materialized once in each call, and never if none is allowed."""
+    backend, applied = vars(import_module("xbridge.backends.torch")), []
+
+    def apply(x: Any, right: Any = backend["apply_pending"]) -> Any:
+        applied.append(x)
+        return right(x)
+
+    monkeypatch.setitem(backend, "apply_pending", apply)
+    x = torch.full((2, 3), 1 + 2j).conj()
+    calls: list[dict[str, Any]] = [{}, {"dtype": "complex128"}, {"order": "C"}, {"writable": False}]
+    for options in calls * 2:
+        assert xbridge.to_numpy(x, **options).tolist() == [[1 - 2j] * 3] * 2
+        assert len(applied) == 1
+        applied.clear()
+    xbridge.to_numpy(torch.ones(2), copy=False)
+    for _ in range(2):
+        with pytest.raises(xbridge.CopyError):
+            xbridge.to_numpy(x, copy=False)
+    assert not applied
+
+
 def test_threaded__default_dtype_of_an_outer_call_comes_back() -> None:
     """A call within another one of the same thread leaves it the default dtype that it had."""
     backend: Any = get_backend("torch")

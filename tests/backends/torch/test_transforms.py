@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from inside import forget_calls
 
 import xbridge
 from xbridge import tree
@@ -229,6 +230,30 @@ def test_to_numpy__jit_trace_warns() -> None:
 
     with pytest.warns(torch.jit.TracerWarning, match="to a NumPy array"):
         torch.jit.trace(leave, (X,), check_trace=False)
+
+
+@pytest.mark.parametrize("options", [{"copy": True}, {"dtype": "bfloat16"}], ids=str)
+def test_to_torch__jit_trace_sees_the_same_program_twice(options: dict[str, Any]) -> None:
+    """A call that is not cached yet is planned in both runs that `torch.jit.trace` compares."""
+    forget_calls()
+    with pytest.warns(torch.jit.TracerWarning, match="constants in the trace"):
+        traced = torch.jit.trace(lambda x: x + xbridge.to_torch(np.arange(3.0), **options), (X,))
+    assert traced(X).tolist() == (X + xbridge.to_torch(np.arange(3.0), **options)).tolist()
+
+
+def test_to_torch__copy_in_a_fake_mode_is_the_same_after_one_outside() -> None:
+    """A call that was cached outside of a mode is not repeated in it."""
+    x = np.arange(6.0)[::2]
+
+    def in_mode() -> Tensor:
+        with FakeTensorMode():
+            return xbridge.to_torch(x, copy=True)
+
+    forget_calls()
+    first = in_mode()
+    for _ in range(2):
+        assert xbridge.to_torch(x, copy=True).stride() == (1,)
+    assert in_mode().stride() == first.stride()
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["first call", "repeated call"])

@@ -68,11 +68,8 @@ tensors of one kind in a row, so after one failure the next 500 tensors are chec
 """
 _prechecks = 0
 """How many of these checks are left. Threads may lose a count to each other: only speed depends on it."""
-_odd_strides = 0
-"""How many arrays are still to be looked at for axes of one item, whose strides torch may refuse.
-
-To catch that error takes eight times as long as a conversion, so the next 500 arrays are checked first.
-"""
+_host_prechecks = 0
+"""The same for `fast_from_numpy`, whose arrays may have a dtype or strides that torch refuses."""
 _TRACKED_IS_WRITABLE = guard_of(requires_grad=True) is None
 _OVERLAPPING_IS_WRITABLE = guard_of(overlaps=True) is None
 # NumPy's `flags.num` has all flags of an array as bits of one integer: 0x1 C order, 0x2 Fortran order, 0x4
@@ -84,6 +81,7 @@ _is_dense = attrgetter("flags.carray")
 """Tell an aligned, writable array in C order, by one flag. `fast_from_numpy` accepts more, and is slower."""
 
 _from_numpy = torch.from_numpy
+_copy_dense = _host.dense_copier(_host.ones(native_dtype("uint8")))
 _is_contiguous = torch.Tensor.is_contiguous
 _is_wrapped = _private.is_wrapped
 _is_traced = torch.compiler.is_dynamo_compiling
@@ -229,7 +227,7 @@ def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
     # Torch would promote different dtypes, and read beyond a storage that was freed or shrunk, without an
     # error.
     first = xs[0]
-    dtype, size = first.dtype, first.itemsize
+    dtype = first.dtype
     if _is_traced() or first.is_quantized:
         return None
     try:
@@ -240,11 +238,12 @@ def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
             if len(set(map(torch.Tensor.stride, xs))) > 1 or not reach:
                 return None
             ends = zip(first.shape, first.stride(), strict=True)
-            reach = (1 + sum((n - 1) * stride for n, stride in ends)) * size
+            reach = (1 + sum((n - 1) * stride for n, stride in ends)) * first.itemsize
         for x in xs:
             if x.dtype is not dtype:
                 return _stack_promoted(xs)
-            if len(x.untyped_storage()) < x.storage_offset() * size + reach:
+            start = x.storage_offset()
+            if len(x.untyped_storage()) < (reach + start * x.itemsize if start else reach):
                 return None
         return torch.stack(xs)
     except DECLINED:  # the planned stack fails too, and explains why
@@ -294,8 +293,24 @@ def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
     return NAME_BY_TORCH.get(dtype)
 
 
+def _caster(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: x.to(dtype)
+
+
+_CASTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    **{word: _caster(dtype) for word, dtype in TORCH_BY_NAME.items()},
+    "float32": torch.Tensor.float,  # a method takes half the time of `Tensor.to`
+    "float64": torch.Tensor.double,
+    "float16": torch.Tensor.half,
+    "bfloat16": torch.Tensor.bfloat16,
+    "int64": torch.Tensor.long,
+    "int32": torch.Tensor.int,
+    "bool": torch.Tensor.bool,
+}
+
+
 def astype(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
-    return (x if is_whole(x) else check_readable(x)).to(TORCH_BY_NAME[dtype])
+    return _CASTS[dtype](x if is_whole(x) else check_readable(x))
 
 
 def check_cast(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
@@ -436,8 +451,8 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:  # noqa: C901, PLR091
         return None
 
 
-def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:  # noqa: PLR0911 -- a call less each time
-    global _odd_strides  # noqa: PLW0603 -- only the speed depends on it
+def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:  # noqa: C901, PLR0911 -- a call less each time
+    global _host_prechecks  # noqa: PLW0603 -- only the speed depends on it
     # In a dispatch mode or a traced program, the result would not be an ordinary tensor.
     if _is_traced() or dispatch_modes._is_in_torch_dispatch_mode:
         return None
@@ -445,9 +460,11 @@ def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:  # noqa: PLR0911
         with _private.outside_inference_mode():
             return fast_from_numpy(host)
     try:
-        left = _odd_strides
+        left = _host_prechecks
         if left:
-            _odd_strides = left - 1
+            _host_prechecks = left - 1
+            if host.dtype not in DTYPE_OF:
+                return _bits_from_numpy(host)
             if 1 in host.shape:
                 host = _host.with_plain_strides(host)
         # NumPy's flag `behaved` means aligned and writable. Torch has no read-only tensors, so other arrays
@@ -455,17 +472,34 @@ def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:  # noqa: PLR0911
         # strides take longer to check: `torch.from_numpy` refuses negative ones, and elements that share
         # memory must not become writable.
         flags = host.flags
-        if flags.carray and host.dtype in DTYPE_OF:  # as most arrays are
+        if flags.carray:  # as most arrays are
             return _from_numpy(host)
         if host.dtype not in DTYPE_OF:
             return _bits_from_numpy(host)
-        shared = flags.behaved and (flags.forc or _has_accepted_strides(host))
+        if flags.forc:
+            return _from_numpy(host if flags.behaved else _copy_dense(host))
+        shared = flags.behaved and _has_accepted_strides(host)
         return _from_numpy(host if shared else _host.copy(host))
-    except TypeError:  # an integer by its other C name, `ulonglong`
+    except (TypeError, ValueError) as error:
+        if not left:
+            _host_prechecks = _PRECHECKS
+            return fast_from_numpy(host)
+        # An integer by its other C name, `ulonglong`; or an odd stride of an empty array.
+        return None if isinstance(error, TypeError) else _from_numpy(_host.with_plain_strides(host))
+
+
+def fast_resolve_to_numpy(x: torch.Tensor, /) -> HostArray | None:
+    is_pending = not _is_traced() and x.is_cpu and (x.is_conj() or x.is_neg())
+    if not is_pending or x.dtype not in NAME_BY_TORCH:
         return None
-    except ValueError:  # an odd stride of an axis of one item, or of an empty array
-        _odd_strides = _PRECHECKS
-        return _from_numpy(_host.with_plain_strides(host))
+    is_changed = dual_levels._current_level >= 0 or dispatch_modes._is_in_torch_dispatch_mode
+    may_be_refused = is_changed or _private.is_functional(x) or not is_whole(x)
+    if may_be_refused and (_private.is_zerotensor(x) or unsupported(x, leaving=True)):
+        return None
+    try:
+        return to_numpy(apply_pending(x.data if x.requires_grad else x))
+    except (ImportError, RuntimeError):  # without ml_dtypes, or without memory
+        return None
 
 
 def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None:
@@ -486,13 +520,14 @@ def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None
 
 
 def fast_from_fresh(host: HostArray, /) -> torch.Tensor | None:
-    # The core has just made this copy, aligned and writable, so none of the checks of `fast_from_numpy` is
-    # needed. A dispatch mode is part of `plan_state`, which the core has compared.
+    # The core has just made this copy, aligned and writable, so its flags and dtype are not checked.
+    if dispatch_modes._is_in_torch_dispatch_mode:
+        return None
     if _is_inference_mode():
         with _private.outside_inference_mode():
             return fast_from_fresh(host)
     try:
-        return torch.from_numpy(host)
+        return _from_numpy(host)
     except TypeError:  # a dtype of ml_dtypes, or an integer by its other C name, such as `ulonglong`
         return None
 
@@ -500,12 +535,9 @@ def fast_from_fresh(host: HostArray, /) -> torch.Tensor | None:
 def plan_state() -> object:
     if _is_traced():
         return None
-    if _is_recording():  # it compares the lines of two runs, so no call is repeated in other lines
+    if _is_recording():  # it compares the lines of two runs, so no call is cached between them
         return object()
-    wide = default_dtype_of_call() if defaults_of_calls else _default_dtype()
-    if dispatch_modes._is_in_torch_dispatch_mode:
-        return wide, True
-    return wide  # the usual state is no tuple, which takes time to make and to hash
+    return default_dtype_of_call() if defaults_of_calls else _default_dtype()
 
 
 def outside_modes(fn: Callable[[Any], R], /) -> Callable[[Any], R]:
@@ -523,22 +555,25 @@ def outside_modes(fn: Callable[[Any], R], /) -> Callable[[Any], R]:
 def plan_key(x: torch.Tensor, /, *, graph: bool = False) -> object:
     if not x.is_cpu or _is_traced():
         return None
+    in_mode = dispatch_modes._is_in_torch_dispatch_mode
     if not graph:
-        return x.dtype
+        return (x.dtype, True) if in_mode else x.dtype
     # A transform, or forward-mode differentiation, may hide that it follows the tensor.
     if dual_levels._current_level >= 0 or _is_wrapped(x):
         return None
-    return x.dtype, x.requires_grad, x.is_leaf, torch.is_grad_enabled()
+    return x.dtype, x.requires_grad, x.is_leaf, torch.is_grad_enabled(), in_mode
 
 
 fast: Fast = Fast(
     types=_EXACT_TYPES,
     to_numpy=fast_to_numpy,
+    resolve_to_numpy=fast_resolve_to_numpy,
     from_numpy=fast_from_numpy,
     from_numpy_many=fast_from_numpy_many,
     from_fresh=fast_from_fresh,
     stack_many=stack_many,
     plan_state=plan_state,
+    state_is_default_dtype=True,
     plan_key=plan_key,
     outside_modes=outside_modes,
 )
@@ -613,11 +648,14 @@ _is_subclass_followed = _bypass_subclass(_is_followed)
 
 def _has_accepted_strides(host: HostArray) -> bool:
     """Return True if torch has such strides, and no two elements share memory."""
+    size = behind = host.itemsize
+    strides = host.strides
+    if len(strides) == 1 and strides[0] < 0:  # a reversed array, in a third of the time
+        return len(host) == 1
     # `behind` is the size in bytes of the block that the axes with smaller strides span. If the next stride
     # is at least that large, its blocks lie behind each other, and no two elements share memory.
-    size = behind = host.itemsize
-    axes = zip(host.strides, host.shape)  # noqa: B905 -- of one array
-    for stride, n in sorted(axes) if host.ndim > 1 else axes:
+    axes = zip(strides, host.shape)  # noqa: B905 -- of one array
+    for stride, n in sorted(axes) if len(strides) > 1 else axes:
         if n != 1 and (stride < 0 or stride % size or (n and stride < behind)):
             return False
         behind += (n - 1) * stride
@@ -635,6 +673,8 @@ def _check_strided(x: torch.Tensor, host: HostArray) -> HostArray | None:
     return host
 
 
+_NATIVE = {dtype.newbyteorder("S"): dtype for dtype in DTYPE_OF if dtype.itemsize > 1}
+"""NumPy's dtypes in this machine's byte order, by those in the other one."""
 _ml_dtypes: dict[torch.dtype, np.dtype[Any]] = {}
 """The dtypes of ml_dtypes, which is optional, by torch's. An index takes a third of a cached call."""
 
@@ -667,11 +707,12 @@ def _bits_to_numpy(x: torch.Tensor) -> HostArray | None:
 
 def _bits_from_numpy(host: HostArray) -> torch.Tensor | None:
     """Return `fast_from_numpy` of an array in foreign byte order, or of a dtype of ml_dtypes."""
-    if not host.dtype.isnative:
-        known = host.dtype.newbyteorder("=") in DTYPE_OF
-        return torch.from_numpy(_host.copy(host)) if known else None
+    native = _NATIVE.get(host.dtype)
+    if native:
+        is_dense = host.flags.forc and host.nbytes < _host.LARGE
+        return _from_numpy(host.astype(native, "K") if is_dense else _host.copy(host))
     dtype = _torch_dtype_of(host.dtype)
-    if dtype is None or dtype not in BIT_DTYPES:
+    if dtype is None or dtype not in BIT_DTYPES or not host.dtype.isnative:
         return None
     made = fast_from_numpy(host.view(f"u{host.itemsize}"))
     return None if made is None else made.view(dtype)

@@ -200,6 +200,7 @@ def test_the_fast_path_declines_unsupported_arrays(backend: str) -> None:
     for what, make in samples_of(backend).refused.items():
         if backend != HOST and type(make()) in module.fast.types:
             assert module.fast.to_numpy(make()) is None, what
+            assert not module.fast.resolve_to_numpy or module.fast.resolve_to_numpy(make()) is None, what
     for what, make in samples_of(HOST).refused.items():
         if backend != HOST and type(make()) in get_backend(HOST).fast.types:
             assert module.fast.from_numpy(make()) is None, what

@@ -195,9 +195,9 @@ cases: dict[str, LayoutCase] = {
 # -- unsupported arrays --------------------------------------------------------------------------
 
 
-def _freed() -> Tensor:
+def _freed(dtype: torch.dtype = torch.float32) -> Tensor:
     """Make a tensor whose storage has released its memory."""
-    tensor = torch.ones(4)
+    tensor = torch.ones(4, dtype=dtype)
     tensor.untyped_storage().resize_(0)
     return tensor
 
@@ -209,4 +209,6 @@ refused: dict[str, Callable[[], Array]] = {
     "meta": lambda: torch.ones(2, device="meta"),
     "uninitialized": torch.nn.UninitializedParameter,
     "freed": _freed,
+    "freed, conjugated": lambda: _freed(torch.complex64).conj(),
+    "complex32, conjugated": lambda: torch.view_as_complex(torch.ones(2, 2).half()).conj(),
 }
