@@ -25,7 +25,7 @@ from xbridge._registry.call_cache import (
     cache_version,
     decline,
     direct,
-    direct_own,
+    direct_asarray,
     lookup,
     lookup_direct,
     lookup_refusal,
@@ -77,10 +77,11 @@ def _convert(
     dtype: Any = None,
     copy: Any = None,
     grad: Any = None,
+    order: Any = None,
     **other: Any,
 ) -> Any:
     if not (more or other):
-        if device is None and dtype is None and copy is None and grad is None:
+        if device is None and dtype is None and copy is None and grad is None and order is None:
             # `type(x)` and not `isinstance`: a subclass may have another meaning, and is planned.
             try:
                 convert = direct[backend][type(x)]
@@ -89,14 +90,15 @@ def _convert(
             y = convert(x)
             if y is not None:
                 return y
-        y = lookup(("convert", backend, type(x), device, dtype, copy, grad), copy)(x)
+        key = ("convert", backend, type(x), device, dtype, copy, grad)
+        y = lookup(key if order is None else (*key, None, None, order), copy)(x)
         if y is not None:
             return y
-        if device is None and dtype is None and copy is None and grad is None:
+        if device is None and dtype is None and copy is None and grad is None and order is None:
             error = lookup_refusal(backend, x)
             if error is not None:
                 raise error
-    options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad, "order": order}
     try:
         return plan_call(to_backend, (x, backend), more, **options, **other)
     except XBridgeError as error:
@@ -115,10 +117,11 @@ def _convert_to(backend: str) -> Callable[..., Any]:
         dtype: Any = None,
         copy: Any = None,
         grad: Any = None,
+        order: Any = None,
         **other: Any,
     ) -> Any:
         if not (more or other):
-            if device is None and dtype is None and copy is None and grad is None:
+            if device is None and dtype is None and copy is None and grad is None and order is None:
                 try:
                     convert = converters[type(x)]
                 except KeyError:
@@ -126,14 +129,15 @@ def _convert_to(backend: str) -> Callable[..., Any]:
                 y = convert(x)
                 if y is not None:
                     return y
-            y = lookup(("convert", backend, type(x), device, dtype, copy, grad), copy)(x)
+            key = ("convert", backend, type(x), device, dtype, copy, grad)
+            y = lookup(key if order is None else (*key, None, None, order), copy)(x)
             if y is not None:
                 return y
-            if device is None and dtype is None and copy is None and grad is None:
+            if device is None and dtype is None and copy is None and grad is None and order is None:
                 error = lookup_refusal(backend, x)
                 if error is not None:
                     raise error
-        options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+        options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad, "order": order}
         try:
             return plan_call(convert_to, (x,), more, **options, **other)
         except XBridgeError as error:
@@ -151,10 +155,11 @@ def _convert_to_host(
     copy: Any = None,
     grad: Any = None,
     writable: Any = None,
+    order: Any = None,
     **other: Any,
 ) -> Any:
     if not (more or other):
-        if dtype is None and copy is None and grad is None and writable is None:
+        if dtype is None and copy is None and grad is None and writable is None and order is None:
             try:
                 convert = _to_host[type(x)]
             except KeyError:
@@ -162,19 +167,17 @@ def _convert_to_host(
             host = convert(x)
             if host is not None:
                 return host
-        key: tuple[object, ...]
-        if writable is None:
-            key = ("convert", HOST, type(x), None, dtype, copy, grad)
-        else:
-            key = ("convert", HOST, type(x), None, dtype, copy, grad, None, writable)
+        key: tuple[object, ...] = ("convert", HOST, type(x), None, dtype, copy, grad)
+        if writable is not None or order is not None:
+            key = (*key, None, writable) if order is None else (*key, None, writable, order)
         host = lookup(key, copy, None, writable)(x)
         if host is not None:
             return host
-        if dtype is None and copy is None and grad is None and writable is None:
+        if dtype is None and copy is None and grad is None and writable is None and order is None:
             error = lookup_refusal(HOST, x)
             if error is not None:
                 raise error
-    options = {"dtype": dtype, "copy": copy, "grad": grad, "writable": writable}
+    options = {"dtype": dtype, "copy": copy, "grad": grad, "writable": writable, "order": order}
     try:
         return plan_call(to_numpy, (x,), more, **options, **other)
     except XBridgeError as error:
@@ -182,7 +185,7 @@ def _convert_to_host(
         raise
 
 
-def _make_array(
+def _make_array(  # noqa: PLR0913 -- the options of `asarray`
     obj: Any = MISSING,
     /,
     *more: Any,
@@ -193,14 +196,15 @@ def _make_array(
     copy: Any = None,
     grad: Any = None,
     requires_grad: Any = None,
+    order: Any = None,
     **other: Any,
 ) -> Any:
     if not (more or other):
         key: tuple[object, ...]
-        if requires_grad is None:
+        if requires_grad is None and order is None:
             if like is None and device is None and dtype is None and copy is None and grad is None:
                 try:
-                    convert = (direct_own if backend is None else direct[backend])[type(obj)]
+                    convert = direct_asarray[backend][type(obj)]
                 except FOREIGN_ERRORS:  # no entry, or a backend whose hash raises
                     convert = decline
                 y = convert(obj)
@@ -209,13 +213,14 @@ def _make_array(
             key = ("asarray", backend, type(obj), type(like), device, dtype, copy, grad)
         else:
             key = ("asarray", backend, type(obj), type(like), device, dtype, copy, grad, requires_grad)
+            key = key if order is None else (*key, None, order)
         repeat = lookup(key, copy, requires_grad)
         y = repeat(obj) if like is None else repeat(obj, like)
         if y is not None:
             return y
     options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad, "requires_grad": requires_grad}
     try:
-        return plan_call(asarray, (obj,), more, like=like, backend=backend, **options, **other)
+        return plan_call(asarray, (obj,), more, like=like, backend=backend, **options, order=order, **other)
     except XBridgeError as error:
         shorten(error)
         raise
@@ -263,12 +268,6 @@ def _plan_conversion(x: Array, backend: str | ModuleType, **options: Any) -> Any
     given = [option for option in options.values() if option is not None]
     if not given:
         y = _convert_by_loading(x, backend)
-        if y is not None:
-            return y
-    order = options["order"]
-    if order is not None:  # which no hot function looks up
-        asked = [*map(options.get, ("device", "dtype", "copy", "grad", "requires_grad", "writable")), order]
-        y = lookup(("convert", backend, type(x), *asked), options["copy"], None, options.get("writable"))(x)
         if y is not None:
             return y
     from xbridge._engine import repeat, verbs  # noqa: PLC0415 -- they import NumPy
@@ -618,11 +617,6 @@ def asarray(  # noqa: PLR0913 -- the options of `to_backend`, and three of its o
             [3., 4.]], requires_grad=True)
     """
     given = (like, device, dtype, copy, grad, requires_grad, order)
-    if order is not None and like is None:  # which no hot function looks up
-        others = (device, dtype, copy, grad, requires_grad, None, order)
-        y = lookup(("asarray", backend, type(obj), type(None), *others), copy, requires_grad)(obj)
-        if y is not None:
-            return y
     if type(obj) in LITERALS and all(option is None for option in given):
         from xbridge._engine import literals  # noqa: PLC0415 -- it imports NumPy
 

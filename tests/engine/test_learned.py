@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from inside import cached, direct, direct_own, forget_calls, get_backend, planned
+from inside import cached, direct, direct_asarray, forget_calls, get_backend, planned
 
 import xbridge
 from xbridge import tree
@@ -434,7 +434,7 @@ def test_call_cache__ignores_plans_made_before_a_change(
     """A plan is not cached if a policy or a backend changed while it was made."""
 
     def tables() -> list[set[Any]]:
-        return [set(cached), set(direct_own), *map(set, direct.values())]
+        return [set(cached), *map(set, (*direct.values(), *direct_asarray.values()))]
 
     xbridge.to_backend(np.ones(2), "torch")
     before = tables()

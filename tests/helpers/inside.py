@@ -13,7 +13,7 @@ from xbridge._core.protocol import FEATURES, REQUIRED
 from xbridge._engine import convert
 from xbridge._host.memory import native_dtype
 from xbridge._registry import registry
-from xbridge._registry.call_cache import MOST, cached, direct, direct_own, refusals
+from xbridge._registry.call_cache import MOST, cached, direct, direct_asarray, refusals
 from xbridge._registry.registry import add_observer, remove_observer
 from xbridge._registry.registry import get as get_backend
 
@@ -30,7 +30,7 @@ __all__ = [
     "cached",
     "category",
     "direct",
-    "direct_own",
+    "direct_asarray",
     "exact_integers",
     "forget_calls",
     "get_backend",

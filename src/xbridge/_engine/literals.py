@@ -137,10 +137,15 @@ def _dispatch_on_items(table: dict[object, Filler]) -> Convert:
     def convert_list(x: Any) -> Array | None:
         items = [*x]  # another thread may change a list meanwhile
         shape: tuple[int, ...] = (len(items),)
+        kind = type(items[0]) if items else None
+        for item in items:  # written out: a flat list of one type needs no more
+            if type(item) is not kind:
+                break
+        else:
+            fill = find(kind)
+            if fill is not None:
+                return fill(shape, items)
         kinds = sequences.types_of(items)
-        fill = find(kinds)
-        if fill is not None:  # a flat list of one type, which needs no more
-            return fill(shape, items)
         if sequences.are_sequences(kinds):
             try:
                 shape, items, kinds = sequences.flatten_rows(items, items, kinds, *shape)
@@ -153,4 +158,4 @@ def _dispatch_on_items(table: dict[object, Filler]) -> Convert:
 
 
 def _items_key(kinds: frozenset[type], items: list[Any]) -> object:
-    return (kinds, type(items[0])) if len(kinds) > 1 else kinds
+    return (kinds, type(items[0])) if len(kinds) > 1 else next(iter(kinds), None)

@@ -35,8 +35,8 @@ direct: dict[Any, dict[type, Convert]] = {HOST: {}}
 The table has two levels because making and hashing a tuple as key takes 110 ns more than a second lookup.
 """
 
-direct_own: dict[type, Convert] = {}
-"""Calls of `asarray` without a target and options, by the type of the array, which is returned as it is."""
+direct_asarray: dict[Any, dict[type, Convert]] = {None: {}}
+"""Calls of `asarray` with a target alone, or without one, as in `direct`; and those of numbers and lists."""
 
 cached: dict[tuple[object, ...], Callable[..., Any]] = {}
 """All other calls, by the verb, the target, the types of the arguments, and the options.
@@ -114,6 +114,8 @@ def store(
     with _lock:
         if version == _version and _is_open:
             _put(table, key, run)
+            if table is cached:
+                _put_direct(key, run)
 
 
 def store_by_key(
@@ -139,6 +141,15 @@ def store_by_key(
             convert = dispatch(table)
             vars(convert)["table"] = table
             _put(cached, call, convert)
+            _put_direct(call, convert)
+
+
+def _put_direct(call: tuple[object, ...], convert: Convert) -> None:
+    """Store a call of `asarray` with a number or a list that has no options. The caller holds the lock."""
+    verb, target, cls, *options = call
+    is_own = verb == "asarray" and cls in LITERALS and target in direct_asarray
+    if is_own and options[0] is type(None) and all(option is None for option in options[1:]):
+        direct_asarray[target][cls] = convert  # type: ignore[index] # it is a type
 
 
 def _put(table: dict[Any, Any], key: object, value: object) -> None:
@@ -160,7 +171,7 @@ def invalidate(connected: Callable[[], list[Backend]]) -> None:
         _is_open = False
         cached.clear()
         refusals.clear()
-        for known in (direct_own, *direct.values()):
+        for known in (*direct.values(), *direct_asarray.values()):
             known.clear()
     # The backends are asked after the version has changed. If they change again meanwhile, that makes a newer
     # version, and its call of this function fills the tables.
@@ -180,7 +191,8 @@ def invalidate(connected: Callable[[], list[Backend]]) -> None:
             _is_open = bool(backends)
             for name, known in filled.items():
                 direct.setdefault(name, {}).update(known)
-            direct_own.update({**filled.get(HOST, {}), **stay})
+                direct_asarray.setdefault(name, {}).update(known)
+            direct_asarray[None].update({**filled.get(HOST, {}), **stay})
 
 
 def try_in_order(first: Convert, other: Convert) -> Convert:
