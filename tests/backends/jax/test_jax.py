@@ -78,6 +78,18 @@ def test_to_backend__x64_mode_is_per_thread(wide: None) -> None:
     assert xbridge.to_backend(np.ones(2), "jax").dtype == "float64"
 
 
+@pytest.mark.parametrize("copy", [None, True])
+@pytest.mark.parametrize("library", ["numpy", "jax"])
+def test_asarray__wide_dtype_of_a_cached_call_is_refused_without_x64(library: str, copy: bool | None) -> None:
+    """A call that was cached with x64 mode on is not repeated with it off, where JAX would truncate."""
+    x = xbridge.to_backend(np.ones(3, "f4"), library)
+    with jax.enable_x64(True):
+        for _ in range(2):
+            assert xbridge.asarray(x, backend="jax", dtype="float64", copy=copy).dtype == "float64"
+    with pytest.raises(xbridge.DTypeError):
+        xbridge.asarray(x, backend="jax", dtype="float64", copy=copy)
+
+
 def test_asarray__wide_array_stays_wide_without_x64() -> None:
     """An array made with x64 mode on keeps its 64 bits after it is turned off."""
     with jax.enable_x64(True):

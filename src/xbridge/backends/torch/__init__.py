@@ -480,12 +480,11 @@ def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:  # noqa: C901, P
             return _from_numpy(host if flags.behaved else _copy_dense(host))
         shared = flags.behaved and _has_accepted_strides(host)
         return _from_numpy(host if shared else _host.copy(host))
-    except (TypeError, ValueError) as error:
-        if not left:
-            _host_prechecks = _PRECHECKS
-            return fast_from_numpy(host)
-        # An integer by its other C name, `ulonglong`; or an odd stride of an empty array.
-        return None if isinstance(error, TypeError) else _from_numpy(_host.with_plain_strides(host))
+    except (TypeError, ValueError):
+        if left:  # an integer by its other C name, `ulonglong`, or an odd stride of an empty array
+            return None
+        _host_prechecks = _PRECHECKS
+        return fast_from_numpy(host)
 
 
 def fast_resolve_to_numpy(x: torch.Tensor, /) -> HostArray | None:
